@@ -28,6 +28,7 @@ VERBS: dict[str, list[tuple[str, ...]]] = {
     "recover": [("blocked",)], "nudge": [("retrying",)], "send": [("waits-3", "approval", "1")],
     "set": [("waits-4", "customer=c-7")], "reveal": [("done", "input")],
     "publish": [("parcel", '{"item": "lamp"}')], "letters ack": [("LETTER 0",)], "letters replay": [("LETTER 1",)],
+    "limits override": [("openai", "--at-once", "3", "--rate", "10", "--per", "1min")], "limits restore": [("openai",)],
     "schedules pause": [("nightly",)], "schedules resume": [("nightly",)],
     "schedules trigger": [("nightly", "--app", APP)],
     "schedules backfill": [("nightly", "--from", "2026-01-01T00:00Z", "--until", "2026-01-01T12:00Z", "--app", APP)],

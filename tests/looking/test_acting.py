@@ -16,11 +16,13 @@ from holdfast.errors import (
     NoSuchSchedule,
     RunConflict,
     UniqueConflict,
+    UnknownLimit,
     UnknownQuery,
     UnknownWorkflow,
 )
 from holdfast.limits import Limit
 from holdfast.looking import LocalDesk
+from holdfast.looking.acting.limits import LimitNumbers
 from holdfast.looking.acting.requests import PurgeRequest, ScheduleRequest, StartRequest
 from holdfast.looking.acting.revealing import value_at
 from holdfast.testing import JumpingClock, TestEngine
@@ -141,6 +143,32 @@ async def test_messages_events_and_requests_are_on_record(desk, engine):
         await desk.send("nobody", "note", by="kim")
     with pytest.raises(UnknownQuery):
         await desk.query("acc", "sum")
+
+
+async def test_the_numbers_of_a_limit_are_an_operators_until_they_are_cleared(desk):
+    declared = (await desk.limits())[0]
+    numbers = LimitNumbers(at_once=2, rate=10, per=timedelta(minutes=1), trip_after=3, cool_down=timedelta(seconds=30))
+    changes = [
+        await desk.override_limit("bank", numbers, by="kim", reason="INC-7"),
+        await desk.override_limit("bank", numbers, by="kim"),
+    ]
+    [limit] = await desk.limits()
+    assert (limit.overridden, limit.numbers, limit.declared) == (True, numbers, declared.allows)
+    assert limit.allows == "2 at once, 10 in 1 min, nothing for 30 s after 3 failures in a row"
+    changes += [
+        await desk.override_limit("bank", None, by="lena", reason="they have room"),
+        await desk.override_limit("bank", None, by="lena"),
+    ]
+    assert await desk.limits() == [declared]
+    assert [each.changed for each in changes] == [True, False, True, False]
+    said = ["these numbers were put in force before", "its numbers are those that engines declare"]
+    assert [each.said for each in changes if not each.changed] == said
+    assert [(actor, action) for actor, action, _, _ in await acts(desk)] == [
+        ("kim", "limit.override"),
+        ("lena", "limit.override"),
+    ]
+    with pytest.raises(UnknownLimit, match="declares the limit 'bink'"):
+        await desk.override_limit("bink", numbers, by="kim")
 
 
 @pytest.mark.parametrize("kind", ["workflow", "queue", "limit"])

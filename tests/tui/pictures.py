@@ -29,7 +29,7 @@ from tests.web.browser.pictures import furnish
 from holdfast.looking import Desk, LocalDesk
 from holdfast.tui import House, Top
 
-SIZES = {"80": (80, 24), "140": (140, 40)}
+SIZES = {"80": (80, 24), "120": (120, 40)}
 THEMES = {"dark": DIMMED_MONOKAI, "light": DEFAULT_TERMINAL_THEME}
 SCREENS: dict[str, tuple[Sequence[str], str]] = {
     "runs": ((), "NOW, AND WHY"),
@@ -81,6 +81,7 @@ def _drawn(columns: int, lines: int) -> Iterator[tuple[str, str]]:
                         _wait(tmux, key[1:])
                     else:
                         tmux("send-keys", "-t", "top", key)
+                        soon(lambda: False, 1.2 if key == "Escape" else 0)  # with the next it would be another key
                 _wait(tmux, text)
                 soon(lambda: False, 1.2)
                 yield name, tmux("capture-pane", "-e", "-p", "-t", "top")

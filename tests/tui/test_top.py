@@ -24,12 +24,15 @@ from tests.support.screens import (
 )
 from tests.support.waiting import eventually
 from tests.web.browser import shop as shops
+from textual import events
+from textual.widgets import Input
 
 from holdfast.cli.main import main
 from holdfast.errors import StoreUnreachable
 from holdfast.looking import LocalDesk
 from holdfast.stores import open_store
 from holdfast.testing import TestEngine
+from holdfast.tui.runs import RunList
 
 LOOK, COUNT = 8, 24
 """How many statements a look asks, and how many more at most every fifth: statuses, workers, figures."""
@@ -371,3 +374,25 @@ async def test_schedules_events_deploys_and_what_was_done_are_shown_by_the_keys_
             await seen(app, "late")
         done = [row.action for row in (await LocalDesk(engine.store).audit(actor="kim")).items]
         assert {"schedule.pause", "schedule.trigger"} <= {*done}
+
+
+@pytest.mark.parametrize(("first", "field"), [("/", "#filter"), ("p", "#reason"), ("s", "#payload")])
+async def test_what_is_typed_ahead_is_meant_for_the_field_that_a_key_opens(first, field):
+    """On a slow line keys come together: none of a text is taken for an act."""
+    async with TestEngine(workflows=WORKFLOWS) as engine:
+        await engine.start(order, "lamp", id="order-1")
+        await engine.settle()
+        async with screen(engine) as (app, pilot):
+            await seen(app, "order-1")
+            for key in (first, *"gap"):
+                app.post_message(events.Key(key, key))
+            await pilot.pause()
+            assert len(app.screen_stack) == (1 if first == "/" else 2)
+            written = app.screen.query_one(field, Input).value
+            assert written == "gap" if first == "/" else "gap".endswith(written)
+            assert isinstance(app.view, RunList)
+            if first == "/":
+                await press(pilot, ["escape"])
+                for key in ("/", "p", "enter"):
+                    app.post_message(events.Key(key, None if key == "enter" else key))
+                await eventually(lambda: app.view.filter == "p")

@@ -9,6 +9,7 @@ from tests.support.waiting import eventually
 from tests.web.shop import approve, fail, house, order, viewer
 
 from holdfast import Engine
+from holdfast.contract.limits import LimitSpec, PutLimit
 from holdfast.web import dashboard
 
 
@@ -132,6 +133,19 @@ async def test_work_is_paused_as_a_whole(page):
     assert (await page.post("/api/v1/work/pause", {"kind": "planet", "name": "gpu"})).status == 422
     unknown = await page.post("/api/v1/work/pause", {"kind": "limit", "name": "openai"})
     assert (unknown.status, unknown.json["error"]) == (400, "UnknownLimit")
+
+
+async def test_other_numbers_of_a_limit_are_put_in_force_and_cleared(page, shop):
+    await shop.store.apply([PutLimit(name="openai", spec=LimitSpec(at_once=10), at=0, now=0)])
+    put = await page.send("PUT", "/api/v1/limits?name=openai&reason=INC-7", b'{"at_once": 2, "per": "PT1M"}')
+    assert (put.status, put.json["changed"]) == (200, True)
+    [limit] = (await page.get("/api/v1/limits")).json["items"]
+    assert (limit["allows"], limit["declared"], limit["overridden"]) == ("2 at once", "10 at once", True)
+    assert (limit["numbers"]["at_once"], limit["numbers"]["per"]) == (2, "PT60S")
+    assert (await page.send("PUT", "/api/v1/limits?name=openai", b'{"at_onse": 2}')).status == 422
+    assert (await page.send("PUT", "/api/v1/limits?name=openai", b'{"burst": 2}')).status == 400
+    assert (await page.send("DELETE", "/api/v1/limits?name=openai")).json["changed"]
+    assert not (await page.get("/api/v1/limits")).json["items"][0]["overridden"]
 
 
 async def test_what_is_old_is_counted_before_it_is_deleted(page, shop):

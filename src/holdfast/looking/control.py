@@ -7,11 +7,15 @@ from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
 from datetime import datetime, timedelta
 
+import msgspec
+
 from holdfast.clock import Instant, to_datetime
+from holdfast.contract.limits import LimitSpec
 from holdfast.contract.rows import AuditRow, EvidenceRow, ScheduleRow
 from holdfast.contract.store import Store
 from holdfast.errors import BadInput, NoSuchRun
 from holdfast.events import Event
+from holdfast.looking.acting.limits import LimitNumbers
 from holdfast.looking.facts import limit_words
 from holdfast.looking.times import span
 from holdfast.looking.views import HeldBackView, LimitKeyView, LimitView, ScheduleView, VerdictView
@@ -107,10 +111,25 @@ async def limit_views(store: Store) -> list[LimitView]:
                 next_turn=min(turns, default=None),
                 paused=row.paused,
                 overridden=row.override is not None,
+                declared=limit_words(row.spec, trips=True) if row.override is not None else "",
+                numbers=_numbers(row.override or row.spec),
                 keys=keys,
             )
         )
     return found
+
+
+def _numbers(spec: str) -> LimitNumbers:
+    found = msgspec.json.decode(spec, type=LimitSpec)
+    return LimitNumbers(
+        at_once=found.at_once,
+        rate=found.rate,
+        per=timedelta(microseconds=found.per),
+        burst=found.burst,
+        per_key_at_once=found.per_key_at_once,
+        trip_after=found.trip_after,
+        cool_down=timedelta(microseconds=found.cool_down) if found.trip_after is not None else None,
+    )
 
 
 async def held_back_views(store: Store, run_id: str) -> list[HeldBackView]:

@@ -10,6 +10,9 @@ from typing import Any, Literal
 
 import msgspec
 
+from holdfast.looking.acting.limits import LimitKeyView as LimitKeyView
+from holdfast.looking.acting.limits import LimitView as LimitView
+
 
 class HttpRequest(msgspec.Struct, frozen=True, kw_only=True):
     """A request of the HTTP API; its path begins where the dashboard is mounted, and has the query."""
@@ -434,30 +437,6 @@ class ScheduleView(msgspec.Struct, frozen=True, kw_only=True):
     jitter: timedelta = timedelta(0)
     input: Any = None
     wrong: str = ""
-
-
-class LimitKeyView(msgspec.Struct, frozen=True, kw_only=True):
-    """A key of a limit that is in use; `held_until` is until when its service is left alone."""
-
-    key: str
-    used: int
-    waiting: int
-    next_turn: datetime | None = None
-    held_until: datetime | None = None
-    failures: int = 0
-
-
-class LimitView(msgspec.Struct, frozen=True, kw_only=True):
-    """A limit that workers share: what it allows, how many of it are used, and how many steps wait."""
-
-    name: str
-    allows: str
-    used: int
-    waiting: int
-    next_turn: datetime | None = None
-    paused: bool = False
-    overridden: bool = False
-    keys: list[LimitKeyView] = []
 
 
 class HeldBackView(msgspec.Struct, frozen=True, kw_only=True):

@@ -230,19 +230,20 @@ class Top(App[None]):
 
     def on_key(self, event: events.Key) -> None:
         """Do what a key says; sheets and fields have their own."""
-        if len(self.screen_stack) > 1:
-            return
-        if isinstance(self.focused, Input):
-            if event.key == "escape":
+        field = self.focused
+        if isinstance(field, Input) and event.is_printable and event.character:
+            field.insert_text_at_cursor(event.character)  # typed ahead: a field keeps to itself what comes after it
+        if isinstance(field, Input) or len(self.screen_stack) > 1:
+            if isinstance(field, Input) and event.key == "enter":  # typed ahead, too
+                self.run_worker(field.action_submit())
+            elif len(self.screen_stack) == 1 and event.key == "escape":
                 self._close_filter()
             return
         key = event.character if event.is_printable and event.character else event.key
-        going, self._going = self._going, False
-        self._notice = None
+        going, self._going, self._notice = self._going, False, None
         act = self._places().get(key) if going else self._acts().get(key)
         if act is not None:
-            event.stop()
-            event.prevent_default()
+            event.stop().prevent_default()
             act()
         self._show_foot()
 
@@ -356,7 +357,7 @@ class Top(App[None]):
         field = self.screen_stack[0].query_one("#filter", Input)
         field.value = self.view.filter if isinstance(self.view, RunList) else ""
         field.display = True
-        field.focus()
+        self.screen_stack[0].set_focus(field)  # at once: what is typed ahead is meant for it
 
     def _close_filter(self) -> None:
         field = self.screen_stack[0].query_one("#filter", Input)

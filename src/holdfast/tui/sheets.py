@@ -111,7 +111,7 @@ class ActSheet(Sheet):
         self.lines("title", f"{self._act.verb} {about}", "bold")
         self.lines("means", self._act.many if self._many else self._act.one)
         self.query_one("#number", Input).display = False
-        self.query_one("#reason", Input).focus()
+        self.set_focus(self.query_one("#reason", Input))
         self._write_command()
         if not target.letters:
             self.lines("plan", "looking what it would come to ...", "dim")
@@ -266,7 +266,7 @@ class SendSheet(Sheet):
 
     def on_mount(self) -> None:
         """Begin with what is missing."""
-        self.query_one("#payload" if self._message else "#name", Input).focus()
+        self.set_focus(self.query_one("#payload" if self._message else "#name", Input))
 
     def _values(self) -> tuple[str, str, str]:
         name, payload, reason = (
@@ -338,7 +338,7 @@ class HoldSheet(Sheet):
 
     def on_mount(self) -> None:
         """Begin with the reason."""
-        self.query_one("#reason", Input).focus()
+        self.set_focus(self.query_one("#reason", Input))
         self._write_command()
 
     def on_input_changed(self, event: Input.Changed) -> None:

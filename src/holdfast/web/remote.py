@@ -41,6 +41,7 @@ from holdfast.web.asking import Asking
 
 if TYPE_CHECKING:
     from holdfast.looking.acting.causes import LetterCause
+    from holdfast.looking.acting.limits import LimitNumbers
     from holdfast.looking.acting.requests import PurgeRequest, RevealRequest, ScheduleRequest, StartRequest, WorkKind
     from holdfast.looking.acts import Options
     from holdfast.looking.bulk import Selection
@@ -241,6 +242,12 @@ class RemoteDesk(Asking, Desk):
 
     async def resume_work(self, kind: WorkKind, name: str, *, by: str, reason: str = "") -> views.Acted:
         return await self._send("POST", "/work/resume", views.Acted, {"kind": kind, "name": name, "reason": reason})
+
+    async def override_limit(
+        self, name: str, numbers: LimitNumbers | None, *, by: str, reason: str = ""
+    ) -> views.Acted:
+        how = "DELETE" if numbers is None else "PUT"
+        return await self._send(how, "/limits", views.Acted, numbers, name=name, reason=reason)
 
     async def acknowledge(self, letter_id: str, *, by: str, reason: str = "") -> views.Acted:
         path = f"/letters/{_part(letter_id)}/acknowledge"

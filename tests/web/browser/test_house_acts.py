@@ -8,6 +8,8 @@ import pytest
 from playwright.async_api import Locator, expect
 from tests.web.browser import shop as shops
 
+from holdfast.contract.limits import LimitSpec
+from holdfast.limits import Limit
 from holdfast.looking import LocalDesk
 
 pytestmark = pytest.mark.web
@@ -38,6 +40,13 @@ CASES = {
     "delete": Case(NIGHTLY, "Delete…", "Delete", "schedule.delete", {}, "nightly deleted"),
     "publish": Case("/events", "Publish…", "Publish", "publish", {"Name": "parcel"}, "parcel is queued"),
     "token": Case("/settings", "New token…", "Make it", "token.create", {"Name": "scraper"}, ""),
+    "change a limit": Case(
+        "/workers", "Change…", "Change", "limit.override", {"At once": "3", "May begin": "10", "in, as": "1min"},
+        "The limit openai has these numbers now",
+    ),
+    "restore a limit": Case(
+        "/workers", "Restore…", "Restore", "limit.override", {}, "The limit openai has its declared numbers again"
+    ),
     "start": Case("/start?workflow=lengthy", "", "Start", "start", {"steps": "2"}, "started"),
 }  # fmt: skip
 
@@ -50,6 +59,8 @@ async def test_an_act_of_the_house_leaves_one_row_of_the_audit_trail(shop, site,
     await shop.engine.schedules.put("nightly", shops.quick, {"order": "o-1"}, cron="30 2 * * *", by="lena")
     if act == "resume":
         await shop.engine.schedules.pause("nightly", by="lena")
+    if act == "restore a limit":
+        await shop.engine.limits.override("openai", Limit(name="openai", at_once=5), by="lena")
     await looker.open(case.screen)
     sheet = looker("main form.startform")
     if case.button:
@@ -67,6 +78,11 @@ async def test_an_act_of_the_house_leaves_one_row_of_the_audit_trail(shop, site,
     rows = (await LocalDesk(shop.engine.store).audit(action=case.action, actor="kim")).items
     many = 3 if act == "backfill" else 1  # each run that is started is on record by itself
     assert [row.detail.get("reason") for row in rows] == ["INC-7"] * many
+    if case.action == "limit.override":
+        changed = act == "change a limit"
+        [limit] = await shop.engine.limits()
+        numbers = LimitSpec(at_once=3, rate=10, per=60_000_000) if changed else LimitSpec(at_once=1)
+        assert (limit.overridden, limit.numbers) == (changed, numbers)
 
 
 async def push(looker: Any, button: Locator, by: str) -> None:

@@ -109,3 +109,12 @@ async def test_an_act_on_a_limit_is_on_record_in_words(shop, site, looker):
     declared = await looker.sees("tbody tr", "declare limit")
     await expect(declared).to_contain_text("at_once 1")
     await expect(declared).not_to_contain_text("1000000")
+
+
+async def test_at_twice_the_size_the_names_of_calls_are_whole(shop, site, looker):
+    await shops.order(shop, 88391, 1_200)
+    await shop.settle()
+    await looker.page.set_viewport_size({"width": 720, "height": 900})
+    await looker.open("/runs/order-88391")
+    name = (await looker.sees('.row[data-path="reserve_stock"]')).locator("code")
+    assert await name.evaluate("each => each.scrollWidth <= each.clientWidth")

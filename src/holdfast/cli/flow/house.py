@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from holdfast.cli.database import going_on, json_option, local_time, looking, url_option
+from holdfast.cli.act import duration_of, shared, told
+from holdfast.cli.database import acting, going_on, json_option, local_time, looking, url_option, who
 from holdfast.cli.output import emit, listed, payload, say, table
 from holdfast.cli.shell.names import RUN
 from holdfast.errors import BadInput
-from holdfast.looking.views import EventNameView, EventPage, HeldBackView, LimitView, QueueView
+from holdfast.looking.views import Acted, EventNameView, EventPage, HeldBackView, LimitView, QueueView
 
 if TYPE_CHECKING:
+    from holdfast.looking import Desk
     from holdfast.looking.about.versions import VersionView
+    from holdfast.looking.acting.limits import LimitNumbers
 
 
 @click.command("queues", short_help="List queues: what waits in them, and what was taken.")
@@ -44,9 +48,9 @@ def _state(queue: QueueView) -> str:
     return "ok" if queue.workers or not queue.waiting else "unserved"
 
 
-@click.group("limits", short_help="Limits that workers share: list, show, why.")
+@click.group("limits", short_help="Limits that workers share: list, show, override, restore, why.")
 def limits_group() -> None:
-    """Look at limits; `holdfast pause --limit NAME` and `resume --limit NAME` stop and start what is under one."""
+    """Look at limits, and change their numbers; `pause --limit NAME` and `resume --limit NAME` stop and start one."""
 
 
 @limits_group.command("list", short_help="List limits: what they allow, what is used, what waits.")
@@ -64,7 +68,7 @@ def list_limits(as_json: bool, url: str | None) -> None:
         return
     rows = [
         (_limit_state(each), each.name, f"{each.used:,}", f"{each.waiting:,}",
-         local_time(each.next_turn), f"{each.allows}{' (an operator said so)' if each.overridden else ''}")
+         local_time(each.next_turn), f"{each.allows}{_instead(each)}")
         for each in found
     ]  # fmt: skip
     listed(
@@ -72,6 +76,10 @@ def list_limits(as_json: bool, url: str | None) -> None:
         rows,
         "there are no limits that workers share; Engine(limits=[Limit(...)]) declares one",
     )
+
+
+def _instead(limit: LimitView) -> str:
+    return f" (an operator said so; declared: {limit.declared or 'nothing'})" if limit.overridden else ""
 
 
 def _limit_state(limit: LimitView) -> str:
@@ -100,7 +108,8 @@ def show_limit(name: str, as_json: bool, url: str | None) -> None:
     if as_json:
         emit("holdfast.limit/1", limit)
         return
-    say(f"{limit.name}  {_limit_state(limit)}  {limit.allows}; {limit.used:,} used, {limit.waiting:,} wait")
+    allows = f"{limit.allows}{_instead(limit)}"
+    say(f"{limit.name}  {_limit_state(limit)}  {allows}; {limit.used:,} used, {limit.waiting:,} wait")
     if limit.keys:
         rows = [
             (
@@ -113,6 +122,57 @@ def show_limit(name: str, as_json: bool, url: str | None) -> None:
             for each in limit.keys
         ]
         table(("KEY", "USED", "WAIT", "NEXT", "LEFT ALONE UNTIL"), rows)
+
+
+@limits_group.command("override", short_help="Put other numbers of a limit in force, until they are cleared.")
+@click.argument("name")
+@click.option("--at-once", type=int, help="How many attempts may run at once.")
+@click.option("--rate", type=int, help="How many may begin in --per.")
+@click.option("--per", help="As in 1s, which it is of itself, or 1min.")
+@click.option("--burst", type=int, help="How many may begin at once of a --rate that is spread evenly.")
+@click.option("--per-key-at-once", type=int, help="How many of one key may run at once.")
+@click.option("--trip-after", type=int, help="After how many failures in a row nothing begins for a while.")
+@click.option("--cool-down", help="For how long then, as in 30s.")
+@shared
+def override_limit(name: str, per: str | None, cool_down: str | None, **given: Any) -> int:
+    """Put other numbers of a limit in force on all workers, whatever engines declare, until `limits restore`.
+
+    What is not named is not limited. Steps that run go on; the next begins when the new numbers allow it.
+
+    \b
+    Example: holdfast limits override openai --at-once 2 --reason "they asked for less"
+    """
+    from holdfast.looking.acting.limits import LimitNumbers
+
+    numbers = LimitNumbers(
+        **{field: given[field] for field in ("at_once", "rate", "burst", "per_key_at_once", "trip_after")},
+        per=duration_of("--per", per or "1s") or timedelta(0),
+        cool_down=duration_of("--cool-down", cool_down),
+    )
+    if numbers == LimitNumbers(per=numbers.per):
+        raise click.UsageError("say what it allows, as with --at-once 2; holdfast limits restore clears what was said")
+    return _put_limit(name, numbers, f"the limit {name} has these numbers now, until holdfast limits restore", given)
+
+
+@limits_group.command("restore", short_help="Let a limit have the numbers that engines declare again.")
+@click.argument("name")
+@shared
+def restore_limit(name: str, **given: Any) -> int:
+    """Clear the numbers of `limits override`: those that engines declare hold again.
+
+    \b
+    Example: holdfast limits restore openai --reason "they have room again"
+    """
+    return _put_limit(name, None, f"the limit {name} has the numbers that engines declare again", given)
+
+
+def _put_limit(name: str, numbers: LimitNumbers | None, said: str, given: dict[str, Any]) -> int:
+    by, reason = who(given["by"]), given["reason"]
+
+    async def work(desk: Desk) -> Acted:
+        return await desk.override_limit(name, numbers, by=by, reason=reason)
+
+    return told(acting(given["url"], work), said, given["as_json"])
 
 
 @limits_group.command("why", short_help="Say what holds back a run and its steps.")

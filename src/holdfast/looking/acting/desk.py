@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
 
     from holdfast.looking.acting.causes import LetterCause, LetterPlan
+    from holdfast.looking.acting.limits import LimitNumbers
     from holdfast.looking.acting.purging import PurgeReport
     from holdfast.looking.acting.requests import (
         PurgeRequest,
@@ -94,7 +95,8 @@ class Acts(ABC):
         """Let nothing begin of a workflow, a queue or a limit until it is resumed; not `changed` if it was so before.
 
         Raises:
-            BadInput: there is no such limit, or the name can be none.
+            UnknownLimit: no engine on this database declares it.
+            BadInput: the name can be none.
         """
 
     @abstractmethod
@@ -102,7 +104,19 @@ class Acts(ABC):
         """Let a paused workflow, queue or limit go on; not `changed` if it was not paused.
 
         Raises:
-            BadInput: there is no such limit, or the name can be none.
+            UnknownLimit: no engine on this database declares it.
+            BadInput: the name can be none.
+        """
+
+    @abstractmethod
+    async def override_limit(self, name: str, numbers: LimitNumbers | None, *, by: str, reason: str = "") -> Acted:
+        """Put other numbers of a limit in force, whatever engines declare, until None clears them.
+
+        What began goes on; not `changed` if it was so before.
+
+        Raises:
+            UnknownLimit: no engine on this database declares it.
+            BadInput: the numbers can be none of a limit.
         """
 
     # Dead letters.

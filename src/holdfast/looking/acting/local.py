@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
     from holdfast.engine.engine import Engine
     from holdfast.looking.acting.causes import LetterCause, LetterPlan
+    from holdfast.looking.acting.limits import LimitNumbers
     from holdfast.looking.acting.purging import PurgeReport
     from holdfast.looking.acting.requests import (
         PurgeRequest,
@@ -96,6 +97,15 @@ class LocalActs(LocalHouse):
         else:
             changed = await engine.flow.resume(**{kind: name}, by=by, reason=reason)
         return _acted(f"{kind} {name}", "resume", changed, "it was not paused")
+
+    async def override_limit(self, name: str, numbers: LimitNumbers | None, *, by: str, reason: str = "") -> Acted:
+        from holdfast.limits import Limit
+
+        limit = Limit(name=name, **msgspec.structs.asdict(numbers)) if numbers is not None else None
+        changed = await self._acting().limits.override(name, limit, by=by, reason=reason)
+        if limit is None:
+            return _acted(f"limit {name}", "restore", changed, "its numbers are those that engines declare")
+        return _acted(f"limit {name}", "override", changed, "these numbers were put in force before")
 
     # Dead letters.
 

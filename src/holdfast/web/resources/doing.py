@@ -75,6 +75,12 @@ class ScheduleQuery(ReasonQuery, frozen=True, kw_only=True):
     id: str
 
 
+class NamedLimitQuery(ReasonQuery, frozen=True, kw_only=True):
+    """Which limit."""
+
+    name: str
+
+
 class ScheduleActBody(ReasonBody, frozen=True, kw_only=True):
     """Which schedule, and why."""
 
@@ -220,6 +226,16 @@ async def pause_work(call: ApiCall) -> ApiAnswer:
 async def resume_work(call: ApiCall) -> ApiAnswer:
     body: WorkBody = call.body
     return ApiAnswer(await call.desk.resume_work(body.kind, body.name, by=call.who.name, reason=body.reason))
+
+
+async def override_limit(call: ApiCall) -> ApiAnswer:
+    query: NamedLimitQuery = call.query
+    return ApiAnswer(await call.desk.override_limit(query.name, call.body, by=call.who.name, reason=query.reason))
+
+
+async def restore_limit(call: ApiCall) -> ApiAnswer:
+    query: NamedLimitQuery = call.query
+    return ApiAnswer(await call.desk.override_limit(query.name, None, by=call.who.name, reason=query.reason))
 
 
 async def purge(call: ApiCall) -> ApiAnswer:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from holdfast.looking.acting.causes import LetterPlan
+from holdfast.looking.acting.limits import LimitNumbers
 from holdfast.looking.acting.purging import PurgeReport
 from holdfast.looking.acting.requests import RevealedView, ScheduleRequest
 from holdfast.looking.views import Acted, Answer, LetterDetail, SelectionView
@@ -157,6 +158,21 @@ _DOING = [
         body=doing.WorkBody,
     ),
     act("POST", "/work/resume", doing.resume_work, "Let a paused workflow, queue or limit go on", body=doing.WorkBody),
+    act(
+        "PUT",
+        "/limits",
+        doing.override_limit,
+        "Put other numbers of a limit in force until they are cleared",
+        query=doing.NamedLimitQuery,
+        body=LimitNumbers,
+    ),
+    act(
+        "DELETE",
+        "/limits",
+        doing.restore_limit,
+        "Let the numbers of a limit be those that engines declare",
+        query=doing.NamedLimitQuery,
+    ),
     act(
         "POST",
         "/purge",

@@ -122,3 +122,8 @@ export function bytes(n) {
   if (n < 2 ** 30) return (n / (1 << 20)).toFixed(1) + " MiB";
   return n < 2 ** 40 ? (n / 2 ** 30).toFixed(1) + " GiB" : (n / 2 ** 40).toFixed(1) + " TiB";
 }
+
+const LENGTH = /^P(?:(\d+)D)?(?:T(?:(\d+)H)?(?:(\d+)M)?(?:([\d.]+)S)?)?$/;
+
+/** A duration of the server in milliseconds. */
+export const millisOf = (text) => { const [, d = 0, h = 0, m = 0, s = 0] = text.match(LENGTH) ?? []; return 1000 * (86400 * d + 3600 * h + 60 * m + +s); };

@@ -1,7 +1,7 @@
 // One step: its attempts, what it was given and gave, the last error with its own frames open.
 import { html, useState } from "../base.js";
 import { get, may, usePicture } from "../api.js";
-import { clock, coarse, now, span } from "../format.js";
+import { clock, coarse, millisOf, now, span } from "../format.js";
 import { href } from "../url.js";
 import { revealing } from "../parts/reveal.js";
 import { ActButton } from "../parts/sheet.js";
@@ -97,11 +97,6 @@ function backoff(row, retry) {
   const waits = row.backs.filter((each) => each.to !== null).slice(-4).map((each) => span(each.to - each.from));
   return waits.length ? `waits ${row.backs.length > 4 ? "…, " : ""}${waits.join(", ")}` : "";
 }
-
-const LENGTH = /^P(?:(\d+)D)?(?:T(?:(\d+)H)?(?:(\d+)M)?(?:([\d.]+)S)?)?$/;
-
-/** A duration of the server in milliseconds. */
-const millisOf = (text) => { const [, d = 0, h = 0, m = 0, s = 0] = text.match(LENGTH) ?? []; return 1000 * (86400 * d + 3600 * h + 60 * m + +s); };
 
 /** How the code at hand runs a step: its queue, its limit, how long an attempt may take. */
 function Ways({ call }) {

@@ -1,10 +1,11 @@
 // Workers, queues and limits: who advances what, what waits, and what holds it back.
 import { html, useEffect, useLayoutEffect, useState, quoted } from "../base.js";
-import { get, may, post, usePicture } from "../api.js";
+import { ask, get, may, post, usePicture } from "../api.js";
 import { useLivePicture } from "../live.js";
 import { here, href, settled } from "../url.js";
-import { coarse, now, number, plural, zoneName } from "../format.js";
+import { coarse, millisOf, now, number, plural, zoneName } from "../format.js";
 import { useKeys } from "../keys.js";
+import { durationOf, spelled } from "../parts/acts.js";
 import { Icon } from "../parts/icons.js";
 import { Copies } from "../parts/drop.js";
 import { addKind, changed, close, Command, Frame, open, Reason, reasonKept, told, useAct, Wrong } from "../parts/sheet.js";
@@ -36,6 +37,53 @@ function Work({ on, name, paused }) {
 }
 addKind("work", Work);
 
+const NUMBERS = { at_once: "At once", rate: "May begin", per: "in, as 1s or 1min", burst: "Of them together, at most", per_key_at_once: "Of one key at once", trip_after: "After so many failures in a row nothing begins", cool_down: "for, as 30s" };
+const LASTING = ["per", "cool_down"];
+
+/** Other numbers for a limit than those that engines declare. */
+function Override({ limit }) {
+  const { numbers } = limit;
+  const [before] = useState(() => Object.fromEntries(Object.keys(NUMBERS).map((name) => [name, numbers[name] === null ? "" : LASTING.includes(name) ? coarse(millisOf(numbers[name])).replaceAll(" ", "") : String(numbers[name])])));
+  const [given, change] = useState({ ...before, reason: reasonKept() });
+  const valueOf = (name) => (given[name] === before[name] ? numbers[name] : LASTING.includes(name) ? (given[name] ? durationOf(given[name]) : { per: "PT1S" }[name] ?? null) : given[name] ? Number(given[name]) : null);
+  const wrong = (name) => given[name] && given[name] !== before[name] && (LASTING.includes(name) ? !durationOf(given[name]) : !/^[1-9]\d*$/.test(given[name]));
+  const { act, busy, problem } = useAct();
+  const body = Object.fromEntries(Object.keys(NUMBERS).map((name) => [name, valueOf(name)]));
+  const confirm = () => act(async () => {
+    const did = await ask("PUT", "/limits", { params: { name: limit.name, reason: given.reason }, body });
+    close();
+    told(did, `The limit ${limit.name} has these numbers now`);
+  }, given.reason);
+  const none = !["at_once", "rate", "per_key_at_once", "trip_after"].some((name) => given[name]);
+  return html`<${Frame} title=${html`Change the limit <code>${limit.name}</code>`} confirm=${confirm} confirmWord="Change" busy=${busy} disabled=${none || Object.keys(NUMBERS).some(wrong)}>
+    <p>These numbers hold on all workers, whatever engines declare, until they are cleared. What began goes on.</p>
+    <${Wrong} problem=${problem} />
+    ${Object.entries(NUMBERS).map(([name, word]) => html`<label class=${"field" + (wrong(name) ? " bad" : "")}><span>${word}</span><input type="text" autocomplete="off" defaultValue=${given[name]} onInput=${(e) => change((known) => ({ ...known, [name]: e.target.value.trim() }))} data-first=${name === "at_once"} /></label>`)}
+    <${Reason} value=${given.reason} set=${(reason) => change((known) => ({ ...known, reason }))} />
+    <${Command} spellings=${{ cli: ["holdfast limits override", quoted(limit.name), ...Object.keys(NUMBERS).filter((name) => given[name] && (name !== "per" || given.rate)).map((name) => `--${name.replaceAll("_", "-")} ${spelled(given[name])}`), ...(given.reason ? ["--reason", quoted(given.reason)] : [])].join(" ") }} />
+  <//>`;
+}
+addKind("override", Override);
+
+/** The declared numbers again. */
+function Restore({ limit }) {
+  const [reason, setReason] = useState(reasonKept());
+  const { act, busy, problem } = useAct();
+  const confirm = () => act(async () => {
+    const did = await ask("DELETE", "/limits", { params: { name: limit.name, reason } });
+    close();
+    told(did, `The limit ${limit.name} has its declared numbers again`);
+  }, reason);
+  return html`<${Frame} title=${html`Restore the limit <code>${limit.name}</code>`} confirm=${confirm} confirmWord="Restore" busy=${busy}>
+    <p>What engines declare holds again: <b>${limit.declared}</b>.</p><${Wrong} problem=${problem} />
+    <${Reason} value=${reason} set=${setReason} />
+    <${Command} spellings=${{ cli: ["holdfast limits restore", quoted(limit.name), ...(reason ? ["--reason", quoted(reason)] : [])].join(" ") }} />
+  <//>`;
+}
+addKind("restore", Restore);
+
+const Numbers = ({ kind, limit }) => html`<button class="btn small quiet" disabled=${!may("operator")} title=${may("operator") ? undefined : "Needs the role operator"} onClick=${() => open({ kind, limit, id: kind + limit.name })}>${kind === "override" ? "Change" : "Restore"}…<span class="vh"> limit ${limit.name}</span></button>`;
+
 const Hold = ({ on, name, paused }) => html`<button class="btn small quiet" disabled=${!may("operator")} title=${may("operator") ? undefined : "Needs the role operator"} onClick=${() => open({ kind: "work", on, name, paused, id: on + name })}>${paused ? "Resume" : "Pause"}…<span class="vh"> ${on} ${name}</span></button>`;
 
 function Queues({ queues, workers }) {
@@ -48,7 +96,7 @@ function Queues({ queues, workers }) {
 function Limits({ limits }) {
   const items = limits.data?.items ?? [];
   return html`<section class="panel" aria-label="Limits"><div class="ptitle"><h2>Limits</h2></div><${Part} picture=${limits} empty=${!items.length && "There is no limit. `Engine(limits=[Limit(name=\"openai\", at_once=10)])` makes one."}><${Wide}><table class="tbl"><caption class="vh">Limits</caption><thead><tr><th scope="col">Limit</th><th scope="col">Allows</th><th scope="col" class="n">Used</th><th scope="col" class="n">Waiting</th><th scope="col">Next turn</th><th scope="col"><span class="vh">Acts</span></th></tr></thead><tbody>
-    ${items.map((each) => html`<tr><td><code>${each.name}</code>${each.paused && html` <span class="s-paused">paused</span>`}${each.keys?.length > 0 && html`<span class="small">${plural(each.keys.length, "key")} in use</span>`}</td><td>${each.allows}${each.overridden && html` <span class="small">overridden</span>`}</td><td class="n">${number(each.used)}</td><td class="n">${each.waiting > 0 ? html`<a href=${href("/runs", { q: `waiting:"limit ${each.name}"` })}>${number(each.waiting)}</a>` : 0}</td><td>${each.next_turn && html`<${Time} at=${each.next_turn} />`}</td><td class="n acts"><${Hold} on="limit" name=${each.name} paused=${each.paused} /></td></tr>`)}</tbody></table><//><//></section>`;
+    ${items.map((each) => html`<tr><td><code>${each.name}</code>${each.paused && html` <span class="s-paused">paused</span>`}${each.keys?.length > 0 && html`<span class="small">${plural(each.keys.length, "key")} in use</span>`}</td><td>${each.allows}${each.overridden && html` <span class="small">by an operator; declared: ${each.declared}</span>`}</td><td class="n">${number(each.used)}</td><td class="n">${each.waiting > 0 ? html`<a href=${href("/runs", { q: `waiting:"limit ${each.name}"` })}>${number(each.waiting)}</a>` : 0}</td><td>${each.next_turn && html`<${Time} at=${each.next_turn} />`}</td><td class="n acts">${each.numbers && html`<${Numbers} kind="override" limit=${each} />`}${each.overridden && html`<${Numbers} kind="restore" limit=${each} />`}<${Hold} on="limit" name=${each.name} paused=${each.paused} /></td></tr>`)}</tbody></table><//><//></section>`;
 }
 
 function Bodies({ worker }) {
