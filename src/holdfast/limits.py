@@ -102,8 +102,11 @@ class Limit:
         )
 
     def brief(self) -> str:
-        """Return the numbers in JSON."""
-        return msgspec.json.encode(self.spec).decode()
+        """Return the numbers in JSON, without those that mean nothing: a time of no rate, a pause after no failures."""
+        spec = {name: value for name, value in msgspec.structs.asdict(self.spec).items() if value}
+        if self.rate is None:
+            del spec["per"]
+        return msgspec.json.encode(spec).decode()
 
 
 class Limits:

@@ -395,4 +395,4 @@ async def test_what_is_typed_ahead_is_meant_for_the_field_that_a_key_opens(first
                 await press(pilot, ["escape"])
                 for key in ("/", "p", "enter"):
                     app.post_message(events.Key(key, None if key == "enter" else key))
-                await eventually(lambda: app.view.filter == "p")
+                await seen(app, "No run fits p")

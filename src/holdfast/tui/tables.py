@@ -8,7 +8,7 @@ from rich.text import Text
 
 from holdfast.looking.desk import Desk
 from holdfast.looking.views import LetterGroup, LetterView, LimitView, QueueView, WorkerView
-from holdfast.tui.drawing.lines import Row, clock, folded, joined, lasting, payload, said, status
+from holdfast.tui.drawing.lines import Row, clock, folded, joined, lasting, said, status
 from holdfast.tui.house import House
 from holdfast.tui.run import RunScreen
 from holdfast.tui.view import Target, View
@@ -186,7 +186,8 @@ class Workers(View):
     def below(self, width: int) -> list[Text]:
         worker = next((worker for worker in self.workers if f"worker {worker.id}" == self.cursor), None)
         if worker is not None:
-            about = f"holdfast {worker.holdfast}, Python {worker.python}: {payload(worker.workflows, 300)}"
+            served = ", ".join(f"{name} v{version}" for name, version in worker.workflows.items())
+            about = f"holdfast {worker.holdfast}, Python {worker.python}: {served[:300]}"
             bodies = [
                 said(f"  {body.run}  {body.step}  attempt {body.attempt}  {lasting(body.since, self.as_of)}")
                 for body in worker.bodies[:3]
