@@ -33,6 +33,7 @@ JSON: dict[str, tuple[str, ...]] = {
     "query": ("account", "total", "--app", APP), "reveal": ("done", "input", "--reason", "r"),
     "letters list": (), "letters groups": (), "letters ack": ("LETTER",),
     "letters replay": ("LETTER",), "schedules list": (), "schedules show": ("nightly",), "schedules next": ("nightly",),
+    "limits override": ("openai", "--at-once", "3"), "limits restore": ("openai",),
     "schedules pause": ("nightly",), "schedules resume": ("nightly",), "schedules trigger": ("nightly", "--app", APP),
     "queues": (), "limits list": (), "limits show": ("openai",), "limits why": ("trains",), "events": (),
     "audit list": (), "audit verify": (), "doctor": (), "children": ("waits",), "evidence": ("account",),

@@ -38,7 +38,7 @@ OTHERS = {
     "start", "cancel", "pause", "resume", "retry", "rerun", "terminate", "recover", "nudge", "send", "ask", "query",
     "set", "publish", "letters ack", "letters replay", "schedules pause", "schedules resume", "schedules trigger",
     "letters purge", "letters remove", "schedules backfill", "schedules delete", "schedules put", "purge",
-    "reveal", "token create", "token revoke",
+    "reveal", "token create", "token revoke", "limits override", "limits restore",
     "db backup", "db restore", "db upgrade", "export", "import", "backup", "restore", "move",  # which act
     "bench", "demo", "new", "ui", "top", "config", "completion", "schema",  # which look at no database, or on and on
 }  # fmt: skip
