@@ -23,7 +23,10 @@ FOR = {
     "send": "waiting", "resume": "paused", "recover": "blocked", "check": "waiting",
 }  # fmt: skip
 """What `order-88405` is when a command is run; it has failed for all others."""
-ENDS = {"result": 1, "watch": 1, "doctor": 1, "schedules resume": 6, "purge": 6, "letters purge": 6, "token revoke": 6}
+ENDS = {
+    "result": 1, "watch": 1, "doctor": 1, "schedules resume": 6, "limits restore": 6, "purge": 6, "letters purge": 6,
+    "token revoke": 6,
+}  # fmt: skip
 """Commands that do not end with 0: the run has failed, there is something to look at, nothing was paused, or is old."""
 RUN_ELSEWHERE = (
     "holdfast demo", "holdfast new shop", "holdfast top", "holdfast top status:failed", "holdfast ui",

@@ -66,7 +66,7 @@ async def test_a_broken_house_on_a_server_is_understood_and_mended_by_the_same_c
 
 IN_SHORT = {
     "A queue that no worker serves": "queue gpu +fail +12 steps wait since .*, and no worker serves it",
-    "A deploy that diverged": "order-2 +blocked +Blocked: at 'check_fraud' .* a new step \\(broken_houses.py:\\d+\\)",
+    "A deploy that diverged": "order-2 +blocked +Blocked: .* a new step `check_fraud` .* \\(broken_houses.py:\\d+\\)",
     "A bank that is down": "step charge +warn +400 runs of fulfil wait to try it again, last after BankDown: 503",
     "A poison run": "picture-7 +blocked +Blocked: three workers in a row drove it alone",
     "A full disk": "disk +fail +12.0 MB are free; workers stop acknowledging",

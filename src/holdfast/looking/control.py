@@ -15,10 +15,10 @@ from holdfast.contract.rows import AuditRow, EvidenceRow, ScheduleRow
 from holdfast.contract.store import Store
 from holdfast.errors import BadInput, NoSuchRun
 from holdfast.events import Event
-from holdfast.looking.acting.limits import LimitNumbers
+from holdfast.looking.acting.limits import LimitKeyView, LimitNumbers, LimitView
 from holdfast.looking.facts import limit_words
 from holdfast.looking.times import span
-from holdfast.looking.views import HeldBackView, LimitKeyView, LimitView, ScheduleView, VerdictView
+from holdfast.looking.views import HeldBackView, ScheduleView, VerdictView
 
 _KEYS = 20
 _PAGE = 1_000

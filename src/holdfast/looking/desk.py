@@ -19,7 +19,6 @@ from holdfast.looking.views import (
     LetterDetail,
     LetterGroup,
     LetterView,
-    LimitView,
     Page,
     QueueView,
     ResultView,
@@ -52,6 +51,7 @@ if TYPE_CHECKING:
     from holdfast.looking.about.suggesting import Suggestions
     from holdfast.looking.about.timeline import CallList, MomentList
     from holdfast.looking.about.versions import VersionView
+    from holdfast.looking.acting.limits import LimitView
     from holdfast.looking.acts import Options
     from holdfast.looking.bulk import Selection
     from holdfast.looking.database import DatabaseView, StoreView

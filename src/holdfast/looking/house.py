@@ -28,7 +28,6 @@ from holdfast.looking.views import (
     LetterDetail,
     LetterGroup,
     LetterView,
-    LimitView,
     QueueView,
     ScheduleView,
     StatusCount,
@@ -49,6 +48,7 @@ if TYPE_CHECKING:
     from holdfast.looking.about.past import PastTick
     from holdfast.looking.about.suggesting import Suggestions
     from holdfast.looking.about.versions import VersionView
+    from holdfast.looking.acting.limits import LimitView
     from holdfast.looking.database import DatabaseView, StoreView
     from holdfast.looking.views import HouseFinding
     from holdfast.schedules.preview import TickPreview

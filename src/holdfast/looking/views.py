@@ -10,9 +10,6 @@ from typing import Any, Literal
 
 import msgspec
 
-from holdfast.looking.acting.limits import LimitKeyView as LimitKeyView
-from holdfast.looking.acting.limits import LimitView as LimitView
-
 
 class HttpRequest(msgspec.Struct, frozen=True, kw_only=True):
     """A request of the HTTP API; its path begins where the dashboard is mounted, and has the query."""

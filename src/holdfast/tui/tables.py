@@ -6,8 +6,9 @@ from datetime import tzinfo
 
 from rich.text import Text
 
+from holdfast.looking.acting.limits import LimitView
 from holdfast.looking.desk import Desk
-from holdfast.looking.views import LetterGroup, LetterView, LimitView, QueueView, WorkerView
+from holdfast.looking.views import LetterGroup, LetterView, QueueView, WorkerView
 from holdfast.tui.drawing.lines import Row, clock, folded, joined, lasting, said, status
 from holdfast.tui.house import House
 from holdfast.tui.run import RunScreen

@@ -30,6 +30,7 @@ from holdfast.looking.about.suggesting import Suggestions
 from holdfast.looking.about.timeline import CallList, MomentList
 from holdfast.looking.about.versions import VersionView
 from holdfast.looking.acting.causes import LetterPlan
+from holdfast.looking.acting.limits import LimitView
 from holdfast.looking.acting.purging import PurgeReport
 from holdfast.looking.acting.requests import RevealedView
 from holdfast.looking.acting.tokens import NewToken, TokenRequest, TokenView
@@ -387,8 +388,8 @@ class RemoteDesk(Asking, Desk):
     async def schedules(self) -> list[views.ScheduleView]:
         return await self._items("/schedules", views.ScheduleView)
 
-    async def limits(self) -> list[views.LimitView]:
-        return await self._items("/limits", views.LimitView)
+    async def limits(self) -> list[LimitView]:
+        return await self._items("/limits", LimitView)
 
     async def preview(
         self,

@@ -12,12 +12,12 @@ from holdfast.cli.database import acting, going_on, json_option, local_time, loo
 from holdfast.cli.output import emit, listed, payload, say, table
 from holdfast.cli.shell.names import RUN
 from holdfast.errors import BadInput
-from holdfast.looking.views import Acted, EventNameView, EventPage, HeldBackView, LimitView, QueueView
+from holdfast.looking.views import Acted, EventNameView, EventPage, HeldBackView, QueueView
 
 if TYPE_CHECKING:
     from holdfast.looking import Desk
     from holdfast.looking.about.versions import VersionView
-    from holdfast.looking.acting.limits import LimitNumbers
+    from holdfast.looking.acting.limits import LimitNumbers, LimitView
 
 
 @click.command("queues", short_help="List queues: what waits in them, and what was taken.")

@@ -24,6 +24,7 @@ def records() -> dict[str, Any]:
     from holdfast.looking.about.graph import GraphView
     from holdfast.looking.about.runs import ChildList, EvidencePage, InboxPage
     from holdfast.looking.about.versions import VersionView
+    from holdfast.looking.acting.limits import LimitView
     from holdfast.looking.acting.purging import PurgeReport
     from holdfast.looking.database import DatabaseView
     from holdfast.moving.report import MoveReport
@@ -58,8 +59,8 @@ def records() -> dict[str, Any]:
         "holdfast.letter/1": views.LetterDetail,
         "holdfast.letter-groups/1": list[views.LetterGroup],
         "holdfast.letters/1": list[views.LetterView],
-        "holdfast.limit/1": views.LimitView,
-        "holdfast.limits/1": list[views.LimitView],
+        "holdfast.limit/1": LimitView,
+        "holdfast.limits/1": list[LimitView],
         "holdfast.moved/1": MoveReport,
         "holdfast.purged/1": PurgeReport,
         "holdfast.queues/1": list[views.QueueView],

@@ -9,8 +9,9 @@ import msgspec
 
 from holdfast.errors import NoSuchSchedule
 from holdfast.looking.about.past import PastTick
+from holdfast.looking.acting.limits import LimitView
 from holdfast.looking.desk import FiguresAsked
-from holdfast.looking.views import LetterGroup, LetterView, LimitView, QueueView, ScheduleView, WorkerView
+from holdfast.looking.views import LetterGroup, LetterView, QueueView, ScheduleView, WorkerView
 from holdfast.schedules.preview import TickPreview
 from holdfast.texts import shown
 from holdfast.web.problems import Problem

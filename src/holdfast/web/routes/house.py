@@ -10,6 +10,7 @@ from holdfast.looking.about.inputs import InputView
 from holdfast.looking.about.past import PastTick
 from holdfast.looking.about.suggesting import Suggestions
 from holdfast.looking.about.versions import VersionView
+from holdfast.looking.acting.limits import LimitView
 from holdfast.looking.database import DatabaseView
 from holdfast.looking.views import (
     AuditPageView,
@@ -18,7 +19,6 @@ from holdfast.looking.views import (
     HouseFinding,
     LetterGroup,
     LetterView,
-    LimitView,
     QueueView,
     ScheduleView,
     VerdictView,
