@@ -27,7 +27,8 @@ _MOST_STEPS = 1_000
 _OTHER = "(other)"
 _MOST_KEPT = 20_000
 """How many figures are kept for later while the store cannot take them."""
-_FIRST_BOUND, _FIRST_PLACE, _LAST_PLACE = BOUNDS[0], 2, 2 + len(BOUNDS)
+_BUCKETS = len(BOUNDS)
+_FIRST_BOUND, _FIRST_PLACE, _LAST_PLACE = BOUNDS[0], 2, 2 + _BUCKETS
 """Counters are a list: how often, how long in all, one for each bucket, and one for what is in none of them."""
 
 Counters = list[int]
@@ -132,12 +133,13 @@ class Figures:
             counters = self._others[key]
         except KeyError:
             counters = self._others[key] = [0] * (_LAST_PLACE + 1)
-        if took < 0:  # the clock was set back, or another worker's is ahead
-            took = 0
-        fours = (max(took - 1, 0) // _FIRST_BOUND).bit_length() + 1 >> 1  # each bound is four times the one before
+        if took <= 0:  # the clock was set back, or another worker's is ahead
+            took = place = 0
+        else:
+            place = ((took - 1) // _FIRST_BOUND).bit_length() + 1 >> 1  # each bound is four times the one before
         counters[0] += 1
         counters[1] += took
-        counters[min(_FIRST_PLACE + fours, _LAST_PLACE)] += 1
+        counters[_FIRST_PLACE + place if place < _BUCKETS else _LAST_PLACE] += 1
 
     def _name(self, workflow: str, step: str) -> str:
         if (workflow, step) not in self._names:

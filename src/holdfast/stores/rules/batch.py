@@ -116,7 +116,7 @@ class Batch(Inboxes):
     async def _apply(self, operation: Operation) -> Outcome:
         match operation:
             case CommitTurn():
-                run = await self.run(operation.key)
+                run = self._runs.get(operation.key) or await self.run(operation.key)
                 if not may_write(run, operation.epoch):
                     return Fenced(operation.key)
                 if operation.inbox is not None and operation.inbox != run.inbox:
@@ -288,9 +288,10 @@ class Batch(Inboxes):
         if turn.consumed:
             self.consume(run, turn.consumed)
         refused: dict[str, str] = {}
-        refused_child = await self._deliver_all(run, turn, refused)
+        refused_child = bool(turn.sends or turn.children) and await self._deliver_all(run, turn, refused)
         keys: dict[str, KeyAnswer] = {}
-        given, limits = None, dict[str, LimitAnswer]()
+        given: int | None = None
+        limits: dict[str, LimitAnswer] = {}
         if turn.effects is not None:
             given = await self._do_effects(run, turn.effects, turn.at, refused, keys)
             limits = await self.limits.use(run, turn.effects, turn.at, keys)

@@ -7,6 +7,7 @@ be inserted, rewritten or deleted; `write_rows` writes all of that in a few stat
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from copy import copy
 from itertools import takewhile
 
 from msgspec.structs import astuple
@@ -28,7 +29,10 @@ from holdfast.contract.operations import (
 from holdfast.contract.rows import EntryRow, InboxKind, Message
 from holdfast.contract.turns import CommitTurn, StartRun
 from holdfast.stores.sql.statements import Statements
-from holdfast.stores.sql.tables import Row, StoredRun, changes_of
+from holdfast.stores.sql.tables import Row, StoredRun, changes_of, unusual_changes_of, usual_changes_of
+
+_COMPLETED = (None, None, None)
+"""What there is beside the output of a run that completed: no error, no compensation, no failed step."""
 
 
 class BatchRows:
@@ -38,6 +42,8 @@ class BatchRows:
         self.statements = statements
         self._last_key: int | None = None
         self._runs: dict[int, StoredRun] = {}
+        self._as_read: dict[int, StoredRun] = {}
+        """Those runs as they are stored, as long as that is known."""
         self._ids: dict[str, StoredRun | None] = {}
         self._alive: dict[str, bool] = {}
         self._purged: dict[str, tuple[str, int, Instant] | None] = {}
@@ -99,19 +105,22 @@ class BatchRows:
         return self._ids[id]
 
     async def _load(self, statement: str, rows: Sequence[Row]) -> None:
-        for row in await self.statements.read(statement, rows):
+        for row in await self.statements.each(statement, rows):
             self.adopt(row)
 
     def adopt(self, row: Row) -> StoredRun:
         """Return the run of a row that was read, as this batch has it."""
         run = StoredRun(*row)  # type: ignore[arg-type]  # columns as in StoredRun
         known = self._runs.setdefault(run.key, run)
+        if known is run:
+            self._as_read[run.key] = copy(run)
         self._ids[known.id] = known
         return known
 
     def forget_runs(self) -> None:
         """Read every run and every tombstone again: statements changed some beside this batch."""
         self._runs.clear()
+        self._as_read.clear()
         self._ids.clear()
         self._unique.clear()
         self._purged.clear()
@@ -230,12 +239,17 @@ class BatchRows:
         """Write what was changed so far, then more rows by the statements given."""
         inbox: list[Row] = [(key, *message) for key, rows in self._inbox.items() for message in rows.values()]
         without_side_rows: list[Row] = [(key,) for key in self._without_side_rows]
+        usual, unusual = self._changes()
+        outputs: list[Row] = [(key, result[0]) for key, result in self._results.items() if result[1:] == _COMPLETED]
+        results: list[Row] = [(key, *result) for key, result in self._results.items() if result[1:] != _COMPLETED]
         work: list[tuple[str, Sequence[Row]]] = [
             # Before the inserts: an end gives a unique key back.
-            ("update_runs", [changes_of(run) for run in self._changed.values()]),
+            ("update_runs_as_usual", usual),
+            ("update_runs", unusual),
             ("insert_runs", [astuple(run) for run in self._new.values()]),
             ("put_inputs", [*self._inputs.items()]),
-            ("put_results", [(key, *result) for key, result in self._results.items()]),
+            ("put_outputs", outputs),
+            ("put_results", results),
             ("forget_entries", [(key,) for key in self._forgotten]),
             ("trim_entries", self._trims),
             ("insert_entries", self._entries),
@@ -252,6 +266,18 @@ class BatchRows:
                 await self.statements.write(statement, rows)
         self._unread.clear()
         self._clear_pending()
+
+    def _changes(self) -> tuple[list[Row], list[Row]]:
+        """Return the changes of runs that changed as runs usually do, and those of all others with every column."""
+        usual: list[Row] = []
+        unusual: list[Row] = []
+        for key, run in self._changed.items():
+            before = self._as_read.pop(key, None)  # from here on it is not as it was read
+            if before is not None and unusual_changes_of(run) == unusual_changes_of(before):
+                usual.append(usual_changes_of(run))
+            else:
+                unusual.append(changes_of(run))
+        return usual, unusual
 
 
 def ids_of(operation: Operation) -> Iterable[str]:

@@ -38,8 +38,11 @@ Value = str | int | None
 Row = tuple[Value, ...]
 
 _CHANGING = "changing"
+_USUAL = "usual"
 Changing = Annotated[T, _CHANGING]
 """A column that changes while a run lives; all others are written once, when it is inserted."""
+Usual = Annotated[T, _CHANGING, _USUAL]
+"""A column that changes whenever a run parks, wakes or ends: nearly all changes are of these alone."""
 
 
 class StoredRun(msgspec.Struct, gc=False):
@@ -55,18 +58,18 @@ class StoredRun(msgspec.Struct, gc=False):
     seed: int
     digest: int
     created: Instant
-    updated: Changing[Instant]
-    status: Changing[str] = Status.PENDING
-    wait: Changing[str] = ""
-    due: Changing[Instant | None] = None
+    updated: Usual[Instant]
+    status: Usual[str] = Status.PENDING
+    wait: Usual[str] = ""
+    due: Usual[Instant | None] = None
     epoch: Changing[int] = 0
-    owner: Changing[str | None] = None
+    owner: Usual[str | None] = None
     generation: Changing[int] = 0
-    inbox: Changing[int] = 0
-    claims: Changing[int] = 0
+    inbox: Usual[int] = 0
+    claims: Usual[int] = 0
     lost: Changing[str] = ""
     fingerprint: Changing[str | None] = None
-    ended: Changing[Instant | None] = None
+    ended: Usual[Instant | None] = None
     deadline: Changing[Instant | None] = None
     reopens: Changing[int] = 0
     side_rows: Changing[int] = 0
@@ -125,13 +128,25 @@ def _converted(record: type) -> tuple[tuple[str, type], ...]:
 RUN = columns_of(StoredRun)
 
 _HINTS = get_type_hints(StoredRun, include_extras=True)
-CHANGING = tuple(
-    column for column in RUN if column.name == "key" or _CHANGING in getattr(_HINTS[column.name], "__metadata__", ())
-)
-"""The key of a run and its columns that change."""
+
+
+def _marked(mark: str) -> Columns:
+    """Return the key of a run and its columns that are marked."""
+    marks = {name: getattr(hint, "__metadata__", ()) for name, hint in _HINTS.items()}
+    return tuple(column for column in RUN if column.name == "key" or mark in marks[column.name])
+
+
+CHANGING, USUAL = _marked(_CHANGING), _marked(_USUAL)
+"""The key of a run and its columns that change; and those of them that change often."""
 
 changes_of = attrgetter(*(name for name, _ in CHANGING))
 """Return the columns of a run that change, as a row."""
+
+usual_changes_of = attrgetter(*(name for name, _ in USUAL))
+"""Return the columns of a run that change often, as a row."""
+
+unusual_changes_of = attrgetter(*(name for name, _ in CHANGING if name not in dict(USUAL)))
+"""Return those of the columns of a run that change, and do so seldom."""
 
 
 class Table(NamedTuple):
@@ -208,6 +223,7 @@ _FIGURES = ("n", "total", *(f"b{place}" for place in range(len(BOUNDS))))
 LISTS: Mapping[str, str] = {
     "run": _listed("runs", StoredRun),
     "run_changes": ", ".join(f"{name} = new.{name}" for name, _ in CHANGING if name != "key"),
+    "run_usual_changes": ", ".join(f"{name} = new.{name}" for name, _ in USUAL if name != "key"),
     "run_row": _listed(
         "runs",
         RunRow,

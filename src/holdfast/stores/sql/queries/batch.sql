@@ -46,6 +46,11 @@ INSERT INTO runs ({columns}) SELECT {columns} FROM {rows} AS new WHERE TRUE;
 -- Write back the mutable part of runs.
 UPDATE runs SET {run_changes} FROM {rows} AS new WHERE runs.key = new.key;
 
+-- name: update_runs_as_usual
+-- rows: usual changes of runs
+-- The same of runs that only parked, woke or ended, as nearly all do: half the columns.
+UPDATE runs SET {run_usual_changes} FROM {rows} AS new WHERE runs.key = new.key;
+
 -- name: put_inputs
 -- rows: run int, input text
 -- The input of new or renewed runs.
@@ -58,6 +63,12 @@ ON CONFLICT (run) DO UPDATE SET input = excluded.input;
 INSERT INTO results ({columns}) SELECT {columns} FROM {rows} AS new WHERE TRUE
 ON CONFLICT (run) DO UPDATE SET output = excluded.output, error = excluded.error, compensation = excluded.compensation,
     failed_step = excluded.failed_step;
+
+-- name: put_outputs
+-- rows: run int, output text
+-- The output of runs that completed.
+INSERT INTO results (run, output) SELECT run, output FROM {rows} AS new WHERE TRUE
+ON CONFLICT (run) DO UPDATE SET output = excluded.output, error = NULL, compensation = NULL, failed_step = NULL;
 
 -- name: forget_entries
 -- rows: run int
