@@ -338,7 +338,7 @@ async def test_no_statement_reads_a_whole_table_unless_it_is_meant_to(loads: tup
     """S4-6: every named statement of the store, planned on the large file."""
     db = loads[1].store._connections.reader
     found: dict[str, list[str]] = {}
-    for name, text in [*SQL.items(), *MANY.items()]:
+    for name, text in [*SQL.all().items(), *MANY.all().items()]:
         if name in statements("sql/transfer"):
             continue  # moving house looks at everything there is
         sql = text.replace("{filter}", "TRUE")

@@ -310,7 +310,7 @@ async def test_the_columns_that_are_listed_are_those_of_the_database(store: SQLi
 async def test_no_statement_reads_a_whole_table(store: SQLiteStore) -> None:
     db = store._connections.reader
     assert len(MANY) > 20
-    for name, text in [*SQL.items(), *MANY.items()]:
+    for name, text in [*SQL.all().items(), *MANY.all().items()]:
         if (
             name == "count_runs"
             or name.startswith(("import_", "export_", "existing_"))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import shlex
-import shutil
 import sys
 import textwrap
 from collections.abc import Mapping, Sequence
@@ -103,7 +102,7 @@ def table(titles: Sequence[str], rows: Sequence[Sequence[str]], spare: Sequence[
 def _write(lines: Sequence[str]) -> None:
     """Write lines, through the program of HOLDFAST_PAGER where a terminal has no room for all of them."""
     pager = os.environ.get("HOLDFAST_PAGER")
-    if pager and sys.stdout.isatty() and len(lines) >= shutil.get_terminal_size().lines:
+    if pager and sys.stdout.isatty() and len(lines) >= _terminal().lines:
         import subprocess
 
         text = "".join(f"{line}\n" for line in lines)
@@ -130,7 +129,13 @@ def _taken(widths: Sequence[int]) -> int:
 
 def width(*, err: bool = False) -> int:
     """Return how many columns there are to write in: those of the terminal, or as many as are wanted."""
-    return shutil.get_terminal_size().columns if (sys.stderr if err else sys.stdout).isatty() else sys.maxsize
+    return _terminal().columns if (sys.stderr if err else sys.stdout).isatty() else sys.maxsize
+
+
+def _terminal() -> os.terminal_size:
+    from shutil import get_terminal_size  # it loads every way to pack files
+
+    return get_terminal_size()
 
 
 def _tinted(cell: str) -> str:

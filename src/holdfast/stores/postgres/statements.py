@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import cache
-from types import MappingProxyType
+from functools import cache, partial
 from typing import Any
 from zlib import crc32
 
@@ -15,7 +14,7 @@ from psycopg import AsyncConnection, AsyncRawCursor, Connection, RawCursor
 from psycopg.rows import tuple_row
 
 from holdfast.clock import new_number
-from holdfast.stores.sql.files import Statement
+from holdfast.stores.sql.files import Filled, Statement
 from holdfast.stores.sql.statements import in_pieces
 from holdfast.stores.sql.tables import TABLES, Row, Value
 from holdfast.stores.sql.transfer import with_transfers
@@ -27,6 +26,7 @@ _FILES = (
     "sql/batch", "sql/many", "sql/claims", "sql/reads", "sql/heads", "sql/house", "sql/workers", "sql/transfer",
     "sql/limits", "sql/lanes", "sql/figures", "sql/tokens", "sql/moves", "postgres/heads", "postgres/postgres",
 )  # fmt: skip
+_READ = with_transfers(*_FILES)
 _TABLES = (
     *TABLES, "workers", "commit_lock", "name_locks", "commit_tokens", "outbox", "limits", "limit_keys", "limit_counts",
     "limit_waiters", "lanes", "lane_begins", "imported_blocks", "figures", "secrets", "event_takers",
@@ -84,8 +84,8 @@ _encode = msgspec.json.Encoder().encode
 
 @cache
 def sql(schema: str) -> Mapping[str, str]:
-    """Return every statement by name, its tables those of a schema."""
-    return MappingProxyType({name: _filled(statement, schema) for name, statement in with_transfers(*_FILES).items()})
+    """Return the statements by name, their tables those of a schema."""
+    return Filled(_READ, partial(_filled, schema=schema))
 
 
 def _filled(statement: Statement, schema: str) -> str:
@@ -178,10 +178,13 @@ class PostgresStatements:
             rows = [(*row, self._numbers()) for row in rows]
         return await found(await self.ask(name, rows))
 
+    async def each(self, name: str, rows: Sequence[Row]) -> Iterable[tuple[Value, ...]]:
+        return await self.read(name, rows)
+
     async def ask(self, name: str, rows: Sequence[Row]) -> list[AsyncRawCursor[Any]]:
         """Run a statement whose rows are looked at later."""
         self._check(name, rows)
-        if with_transfers(*_FILES)[name].columns:
+        if _READ[name].columns:
             return [await self.execute(name, (encoded(rows),))]
         return [await self.execute(name, _texts(row)) for row in rows]
 
@@ -189,7 +192,7 @@ class PostgresStatements:
         self._check(name, rows)
         if name == "insert_runs":
             rows = sorted(rows, key=lambda row: str(row[1]))  # two who insert the same ids meet in the same order
-        if with_transfers(*_FILES)[name].columns:
+        if _READ[name].columns:
             for parameter in in_pieces(rows, encoded):
                 await self.execute(name, (parameter,))
         else:
@@ -216,7 +219,9 @@ class PostgresStatements:
         """Refuse what others may be changing at the same time."""
         if self.locked is None:
             return
-        if name == "update_runs" and not self.locked.issuperset(int(row[0] or 0) for row in rows):
+        if name in {"update_runs", "update_runs_as_usual"} and not self.locked.issuperset(
+            int(row[0] or 0) for row in rows
+        ):
             raise NotLocked
         if name == "insert_runs":
             self.locked.update(int(row[0] or 0) for row in rows)

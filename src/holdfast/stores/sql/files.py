@@ -8,18 +8,22 @@ braces stand for what databases say differently, or for lists of columns (`table
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import cache
-from importlib.resources import files
+from pathlib import Path
 from types import MappingProxyType
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from holdfast.errors import CannotOpen, NeedsUpgrade, SchemaTooNew, SchemaTooOld
-from holdfast.stores.sql.tables import CHANGING, LISTS, TABLES, Columns, columns_named
+from holdfast.stores.sql.tables import CHANGING, LISTS, TABLES, USUAL, Columns, columns_named
+
+if TYPE_CHECKING:
+    from importlib.resources.abc import Traversable
 
 _NAME = re.compile(r"^-- name: (\w+)\s*$", re.MULTILINE)
 _ROWS = re.compile(r"^-- rows: (.*)$", re.MULTILINE)
 _COMMENT = re.compile(r"--[^\n]*")
+_OF_RUNS = {"changes of runs": CHANGING, "usual changes of runs": USUAL}
 
 
 class Statement(NamedTuple):
@@ -37,13 +41,30 @@ class Statement(NamedTuple):
         return text
 
 
+class Filled(dict[str, str]):
+    """Statements by name in the words of one database, each made when it is first asked for: a command needs ten."""
+
+    def __init__(self, statements: Mapping[str, Statement], fill: Callable[[Statement], str]) -> None:
+        super().__init__()
+        self._statements = statements
+        self._fill = fill
+
+    def __missing__(self, name: str) -> str:
+        made = self[name] = self._fill(self._statements[name])
+        return made
+
+    def all(self) -> Mapping[str, str]:
+        """Return every statement."""
+        return {name: self[name] for name in self._statements if self[name]}
+
+
 @cache
 def statements(*names: str) -> Mapping[str, Statement]:
     """Return the statements of some files by name, without their comments; `sql/batch` is sql/queries/batch.sql."""
     found: dict[str, Statement] = {}
     for file in names:
         folder, _, name = file.partition("/")
-        _, *parts = _NAME.split((files("holdfast.stores") / folder / "queries" / f"{name}.sql").read_text("utf-8"))
+        _, *parts = _NAME.split((_package() / folder / "queries" / f"{name}.sql").read_text("utf-8"))
         for name, body in zip(parts[::2], parts[1::2], strict=True):
             if name in found:
                 raise ValueError(f"{file}.sql: statement {name} is defined twice")
@@ -54,9 +75,9 @@ def statements(*names: str) -> Mapping[str, Statement]:
 
 
 def _columns(said: str) -> Columns:
-    """Return the columns of rows: those of a table, those of a run that change, or the ones that are named."""
-    if said == "changes of runs":
-        return CHANGING
+    """Return the columns of rows: those of a table, what changes of a run, or those that are named."""
+    if said in _OF_RUNS:
+        return _OF_RUNS[said]
     return TABLES[said].columns if said in TABLES else columns_named(said)
 
 
@@ -100,6 +121,16 @@ def check_current(version: int, kind: str, where: str) -> None:
 @cache
 def migrations(dialect: str) -> tuple[tuple[int, str], ...]:
     """Return the migrations of a dialect as (number, script), lowest first."""
-    folder = files("holdfast.stores") / dialect / "migrations"
+    folder = _package() / dialect / "migrations"
     scripts = [entry for entry in folder.iterdir() if entry.name.endswith(".sql")]
     return tuple(sorted((int(entry.name.split("_")[0]), entry.read_text("utf-8")) for entry in scripts))
+
+
+def _package() -> Path | Traversable:
+    """Return the folder of the stores."""
+    here = Path(__file__).parents[1]
+    if here.is_dir():
+        return here
+    from importlib.resources import files  # only for a package in a zip file: it is a tenth of what a command loads
+
+    return files("holdfast.stores")

@@ -6,10 +6,12 @@ database.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from functools import cache
+from inspect import get_annotations
 from operator import attrgetter
-from typing import Annotated, NamedTuple, TypeVar, get_args, get_type_hints
+from typing import Annotated, NamedTuple, TypeVar, get_type_hints
 
 import msgspec
 
@@ -37,11 +39,12 @@ Record = TypeVar("Record", bound=msgspec.Struct)
 Value = str | int | None
 Row = tuple[Value, ...]
 
-_CHANGING = "changing"
-_USUAL = "usual"
-Changing = Annotated[T, _CHANGING]
+_NUMBERS = frozenset({"int", "bool", "Instant"})
+_WORD = re.compile(r"\w+")
+
+Changing = Annotated[T, "changing"]
 """A column that changes while a run lives; all others are written once, when it is inserted."""
-Usual = Annotated[T, _CHANGING, _USUAL]
+Usual = Annotated[T, "usual"]
 """A column that changes whenever a run parks, wakes or ends: nearly all changes are of these alone."""
 
 
@@ -104,11 +107,16 @@ Columns = tuple[Column, ...]
 
 def columns_of(record: type) -> Columns:
     """Return the columns that a record has as fields."""
-    return tuple(Column(name, "int" if _is_number(hint) else "text") for name, hint in get_type_hints(record).items())
+    return tuple(Column(name, "int" if _is_number(said) else "text") for name, said in _annotations(record).items())
 
 
-def _is_number(hint: object) -> bool:
-    return any(isinstance(each, type) and issubclass(each, int) for each in (hint, *get_args(hint)))
+def _annotations(record: type) -> Mapping[str, str]:
+    """Return how the fields of a record are annotated, as it is written: to evaluate it takes a command 15 ms."""
+    return {name: str(getattr(said, "__forward_arg__", said)) for name, said in get_annotations(record).items()}
+
+
+def _is_number(annotation: str) -> bool:
+    return not _NUMBERS.isdisjoint(_WORD.findall(annotation))
 
 
 def record_of(record: type[Record], row: Sequence[object]) -> Record:
@@ -127,16 +135,14 @@ def _converted(record: type) -> tuple[tuple[str, type], ...]:
 
 RUN = columns_of(StoredRun)
 
-_HINTS = get_type_hints(StoredRun, include_extras=True)
 
-
-def _marked(mark: str) -> Columns:
+def _marked(*marks: str) -> Columns:
     """Return the key of a run and its columns that are marked."""
-    marks = {name: getattr(hint, "__metadata__", ()) for name, hint in _HINTS.items()}
-    return tuple(column for column in RUN if column.name == "key" or mark in marks[column.name])
+    said = _annotations(StoredRun)
+    return tuple(column for column in RUN if column.name == "key" or said[column.name].startswith(marks))
 
 
-CHANGING, USUAL = _marked(_CHANGING), _marked(_USUAL)
+CHANGING, USUAL = _marked("Changing[", "Usual["), _marked("Usual[")
 """The key of a run and its columns that change; and those of them that change often."""
 
 changes_of = attrgetter(*(name for name, _ in CHANGING))

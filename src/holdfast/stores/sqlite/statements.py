@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
-from types import MappingProxyType
+from collections.abc import Iterable, Sequence
 
 import apsw
 import msgspec
 
-from holdfast.stores.sql.files import Statement
+from holdfast.stores.sql.files import Filled, Statement
 from holdfast.stores.sql.statements import in_pieces
 from holdfast.stores.sql.tables import Row, Value
 from holdfast.stores.sql.transfer import with_transfers
@@ -36,6 +35,8 @@ def _one_row(statement: Statement) -> str:
 
 
 def _many_rows(statement: Statement) -> str:
+    if not statement.columns:
+        return ""
     values = ", ".join(f"value ->> {number} AS {name}" for number, (name, _) in enumerate(statement.columns))
     return statement.fill({**_WORDS, "rows": _ROWS.replace("{values}", values)})
 
@@ -59,8 +60,9 @@ _READ = with_transfers(
     "sqlite/claims",
     "sqlite/workers",
 )
-SQL: Mapping[str, str] = MappingProxyType({name: _one_row(statement) for name, statement in _READ.items()})
-MANY = {name: _many_rows(statement) for name, statement in _READ.items() if statement.columns}
+SQL = Filled(_READ, _one_row)
+MANY = Filled(_READ, _many_rows)
+"""The same for many rows; empty where a statement has no such form."""
 
 
 def json_rows(rows: Sequence[object]) -> str:
@@ -79,6 +81,9 @@ class PlainStatements:
     async def read(self, name: str, rows: Sequence[Row]) -> list[tuple[Value, ...]]:
         execute, sql = self._db.execute, SQL[name]
         return [found for row in rows for found in execute(sql, row)]
+
+    async def each(self, name: str, rows: Sequence[Row]) -> Iterable[tuple[Value, ...]]:
+        return await self.read(name, rows)
 
     async def write(self, name: str, rows: Sequence[Row]) -> None:
         if len(rows) == 1:
@@ -102,14 +107,20 @@ class SetStatements(PlainStatements):
     """One statement for all rows where there is such a form; SQLite then works without the interpreter lock."""
 
     async def read(self, name: str, rows: Sequence[Row]) -> list[tuple[Value, ...]]:
-        sql = MANY.get(name)
-        if sql is None or len(rows) == 1:
+        sql = MANY[name]
+        if not sql or len(rows) == 1:
             return await super().read(name, rows)
         return [*self._db.execute(sql, (json_rows(rows),))]
 
+    async def each(self, name: str, rows: Sequence[Row]) -> Iterable[tuple[Value, ...]]:
+        sql = MANY[name]
+        if not sql or len(rows) == 1:
+            return await self.read(name, rows)
+        return self._db.execute(sql, (json_rows(rows),))
+
     async def write(self, name: str, rows: Sequence[Row]) -> None:
-        sql = MANY.get(name)
-        if sql is None or len(rows) == 1:
+        sql = MANY[name]
+        if not sql or len(rows) == 1:
             await super().write(name, rows)
             return
         for parameter in in_pieces(rows, json_rows):
