@@ -11,12 +11,13 @@ import psycopg
 import pytest
 from tests.postgres.proxy import Proxy
 from tests.support.postgres_cases import Open, address, cut, elsewhere, settled, through, until_waiting
-from tests.support.waiting import LONG
+from tests.support.waiting import LONG, eventually
 
 from holdfast.contract.operations import (
     Delivered,
     Pause,
 )
+from holdfast.contract.rows import RunFilter
 from holdfast.errors import AuthFailed, BadInput, CannotOpen, StoreError, StoreUnreachable
 from holdfast.stores.postgres.connections import ANSWER
 from holdfast.stores.postgres.store import PostgresStore
@@ -62,6 +63,33 @@ async def test_opening_twice_at_once_opens_once(database: str, side: psycopg.Con
     await asyncio.gather(store.open(), store.open())
     await store.close()
     assert not [task for task in asyncio.all_tasks() if task.get_name() == "holdfast listener"]
+
+
+async def test_looking_takes_one_connection_and_listens_when_it_is_asked_what_changed(
+    database: str, side: psycopg.Connection[Any]
+) -> None:
+    """A command that looks once need not greet the server three times."""
+    store = PostgresStore(database)
+    await store.open()
+    await store.close()
+    await store.open(look_only=True)
+    try:
+        assert await store.runs(RunFilter()) == []
+        assert sessions(side) == 1
+        store.changed()
+        await eventually(lambda: sessions(side) == 2)
+    finally:
+        await store.close()
+
+
+def sessions(side: psycopg.Connection[Any]) -> int:
+    """Return how many other connections to this database there are."""
+    found = side.execute(
+        "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid() "
+        "AND backend_type = 'client backend'"
+    ).fetchone()
+    assert found is not None
+    return int(found[0])
 
 
 async def test_a_password_that_cannot_be_read_is_not_shown() -> None:

@@ -46,17 +46,26 @@ class Hints:
         self._again = False
         """Whether something was committed since the last hint."""
         self._looked = 0.0
+        self._later = False
+        """Whether it begins to listen when it is asked."""
 
     def start(self) -> None:
         """Begin to listen, where that works."""
+        self._later = False
         if self._connections.dialect is Dialect.DIRECT:
             self._listener = _Listener(self._connections, self._channel, self._me, self._when_heard)
             self._listener.start()
 
+    def start_when_asked(self) -> None:
+        """Begin to listen when it is first asked what was heard: most commands look once and end."""
+        self._later = True
+
     async def stop(self) -> None:
         """Listen no more."""
+        self._later = False
         if self._listener is not None:
             await self._listener.stop()
+            self._listener = None
 
     @property
     def pending(self) -> asyncio.Task[None] | None:
@@ -84,6 +93,8 @@ class Hints:
 
     def heard(self) -> bool:
         """Tell whether another process may have committed since the last call."""
+        if self._later:
+            self.start()
         now, listener = time.monotonic(), self._listener
         heard = listener is not None and listener.heard
         if not heard and now - self._looked < (POLL_LISTENING if listener is not None and listener.hears else POLL):

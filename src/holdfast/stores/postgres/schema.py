@@ -53,7 +53,9 @@ async def _check_server(connection: AsyncConnection[Any], where: str) -> None:
         raise UnsupportedServer(
             f"{where}: PostgreSQL {version} is too old; holdfast needs {OLDEST_SERVER // 10000} or newer"
         )
-    [(encoding,)] = await (await connection.execute("SHOW server_encoding")).fetchall()
+    encoding = connection.info.parameter_status("server_encoding")  # a server tells it unasked, a pooler may not
+    if encoding is None:
+        [(encoding,)] = await (await connection.execute("SHOW server_encoding")).fetchall()
     if encoding != "UTF8":
         raise CannotOpen(f"{where}: the encoding of the database is {encoding}; holdfast needs UTF8")
 

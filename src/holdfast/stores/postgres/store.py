@@ -87,15 +87,20 @@ class PostgresStore(SQLStore):
     async def _open(self) -> None:
         self._connections.open()
         self._transactions = PostgresTransactions(self._connections, self.schema)
+        looks = self._connections.look_only
+        first = self._connections.reader if looks else self._connections.writer
         try:
-            await self._connections.writer.use(self._prepare)
+            await first.use(self._prepare)
         except psycopg.Error as error:
             await self._connections.close()
             raise translate(error, self._connections.where) from error
         except BaseException:
             await self._connections.close()
             raise
-        self._hints.start()
+        if looks:
+            self._hints.start_when_asked()
+        else:
+            self._hints.start()
         self.is_open = True
 
     async def _prepare(self, connection: AsyncConnection[Any]) -> None:
