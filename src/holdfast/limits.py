@@ -102,7 +102,11 @@ class Limit:
         )
 
     def brief(self) -> str:
-        """Return the numbers in JSON, without those that mean nothing: a time of no rate, a pause after no failures."""
+        """Return the numbers in JSON, as they are stored."""
+        return msgspec.json.encode(self.spec).decode()
+
+    def meant(self) -> str:
+        """Return the numbers in JSON, without those that mean nothing, as the time of no rate."""
         spec = {name: value for name, value in msgspec.structs.asdict(self.spec).items() if value}
         if self.rate is None:
             del spec["per"]

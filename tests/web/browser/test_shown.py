@@ -118,3 +118,13 @@ async def test_at_twice_the_size_the_names_of_calls_are_whole(shop, site, looker
     await looker.open("/runs/order-88391")
     name = (await looker.sees('.row[data-path="reserve_stock"]')).locator("code")
     assert await name.evaluate("each => each.scrollWidth <= each.clientWidth")
+
+
+async def test_where_colours_are_forced_the_line_that_matters_is_still_marked(blocked_shop, looker):
+    await looker.page.emulate_media(forced_colors="active")
+    async with served(blocked_shop) as site:
+        looker.site.port = site.port
+        await looker.open("/deploys")
+        for marked in (".parted .differs", ".blockedgroup .hit"):
+            line = await looker.sees(marked)
+            assert await line.evaluate("each => getComputedStyle(each).outlineStyle") == "solid"

@@ -111,14 +111,14 @@ class LimitControl(Linked):
         fits: object = given
         if fits is not None and not (isinstance(fits, Limit) and (fits.name, fits.scope) == (name, "database")):
             raise BadInput(f"limits.override({name!r}, ...) takes a Limit(name={name!r}, ...) or None, not {given!r}")
-        brief = given.brief() if given is not None else None
+        meant = given.meant() if given is not None else None
         put = PutLimit(
             name=name,
             spec=given.spec if given is not None else None,
             at=link.clock.now(),
             now=link.worker.limits.lease_clock.now(),
             override=True,
-            audit=audited(link, by, "limit.override", numbers=brief, reason=reason or None),
+            audit=audited(link, by, "limit.override", numbers=meant, reason=reason or None),
         )
         changed = _changed(await link.apply(put), name)
         if changed:

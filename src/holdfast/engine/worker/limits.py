@@ -51,7 +51,7 @@ class LimitKeeper:
                     spec=limit.spec,
                     at=self._clock.now(),
                     now=self.lease_clock.now(),
-                    audit=Audit(actor="engine", action="declare limit", detail=limit.brief()),
+                    audit=Audit(actor="engine", action="declare limit", detail=limit.meant()),
                 )
             )
             self._known[limit.name] = (limit.brief(), False)
