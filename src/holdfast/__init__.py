@@ -1,6 +1,6 @@
 """Durable workflows in plain Python: write a long-running process as an async function; it survives any crash.
 
-A name is loaded when it is first asked for: the command line needs hardly any of them, and answers at once.
+A name is loaded on first use: the command line needs hardly any of them, and answers at once.
 """
 
 from importlib import import_module

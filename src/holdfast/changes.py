@@ -1,4 +1,4 @@
-"""What an engine tells its observers: one small record for each thing that became durable."""
+"""What an engine reports to its observers: one small record for each change that became durable."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The one place that knows the time.
+"""The one place that reads the time.
 
 Inside the engine an instant is an `Instant`: whole microseconds since 1970-01-01 UTC. Users see aware datetimes.
 """

@@ -1,4 +1,4 @@
-"""What is asked before an attempt begins: the app what there is to know, and the activity whether it may run now."""
+"""Before an attempt begins: the app's context is read, and the activity's condition says whether it may run now."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """One attempt of one step: its body is started, timed and signalled, and its result encoded.
 
-The ordinary body is a coroutine on the event loop without any option: `start_plain` and `_task_ended` are its way.
+The ordinary body is a coroutine on the event loop without any option: `start_plain` and `_task_ended` handle it.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The child's side of an isolated step: find the function, run it, send back what became of it."""
+"""The child's side of an isolated step: find the function, run it, send back the outcome."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""Bodies in a child process of their own, which can really be killed.
+"""Bodies in a child process, which can be killed.
 
 The child is a fresh interpreter, never a fork, and finds the function by importing the module it was defined in.
-Call and outcome cross a socket as lines of JSON. The child leads a process group of its own, so that what it started
-dies with it, and it ends itself when its parent is gone. See `child_main` for the other side.
+Call and outcome cross a socket as lines of JSON. The child leads its own process group, so that processes it started
+die with it, and it ends itself when its parent is gone. See `child_main` for the other side.
 """
 
 from __future__ import annotations

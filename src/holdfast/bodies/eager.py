@@ -1,7 +1,8 @@
 """Beginning a task at once instead of in the next round of the event loop.
 
-A body that never waits has then ended when this returns, which spares two rounds of the loop for each step. Python 3.12
-has this itself. Before that, a task asks its loop to call its first step soon: here it is heard asking, and called now.
+A body that never waits has ended when this returns, which saves two rounds of the loop for each step. Python 3.12 can
+do this itself. Before that, a task asks its loop to call its first step soon: this module intercepts that and calls it
+now.
 """
 
 from __future__ import annotations

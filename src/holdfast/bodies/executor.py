@@ -1,4 +1,4 @@
-"""Places for step bodies: how many run at once, which waits for which. Nothing here knows the store."""
+"""Places for step bodies: how many run at once, and which waits for which. Nothing here uses the store."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """What the end of an attempt means for its step: its result, another try, its failure, or a loss that may convict it.
 
-Pure: no runtime, no store. A runtime says what an attempt came to, and records the entry that is returned here.
+Pure: no runtime, no store. A runtime passes the outcome of an attempt, and records the entry that it gets back.
 """
 
 from __future__ import annotations

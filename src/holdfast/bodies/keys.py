@@ -1,4 +1,4 @@
-"""Idempotency keys that activities make of their arguments."""
+"""Idempotency keys that activities make from their arguments."""
 
 from __future__ import annotations
 

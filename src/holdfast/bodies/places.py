@@ -1,4 +1,4 @@
-"""Attempts that wait for a place: the one of the highest priority first, among equals the one that came first."""
+"""Attempts that wait for a place: the one with the highest priority first, among equals the one that came first."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which database a command is about: an option, the environment, a file of settings, or the file that is here."""
+"""Which database a command uses: from an option, the environment, a settings file, or the current directory."""
 
 from __future__ import annotations
 

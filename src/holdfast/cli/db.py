@@ -1,4 +1,4 @@
-"""`holdfast db`: the database itself. How it is, bringing it up to date, a backup of it, and putting one back."""
+"""`holdfast db`: the database itself: its state, upgrading it, backing it up, and restoring a backup."""
 
 from __future__ import annotations
 

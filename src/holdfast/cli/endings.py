@@ -1,4 +1,4 @@
-"""With which code a command ends that raised an error."""
+"""The exit code of a command that raised an error."""
 
 from __future__ import annotations
 

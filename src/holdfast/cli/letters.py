@@ -1,4 +1,4 @@
-"""`holdfast letters`: work and messages that were given up on."""
+"""`holdfast letters`: dead letters, that is, failed work and undelivered messages."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The command `holdfast`: what it is given, what it answers, and with which code it ends.
+"""The command `holdfast`: its arguments, its output, and its exit code.
 
 Commands are loaded when they are called: `holdfast --help` needs none of them.
 """

@@ -1,4 +1,4 @@
-"""How the command line shows things: tables, JSON with its schema, and colours only where a person looks."""
+"""How the command line prints: tables, JSON with its schema, and colours only on a terminal."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How far something is that takes longer than a second: one line on stderr, drawn over, and only at a terminal."""
+"""The progress of anything that takes longer than a second: one line on stderr, redrawn, and only on a terminal."""
 
 from __future__ import annotations
 

@@ -4,8 +4,8 @@ A verb takes its place in the run's history when it is called, not when it is aw
 stored and awaited later like any awaitable. Between verbs the code must be deterministic: time, randomness and the
 outside world come only through here.
 
-A new verb is an abstract method here; a thin one in `run_context.py`; what it does, beside its likes (`waits.py`,
-`steps.py`, `children.py` ...); and, if it is recorded in a way of its own, an entry in `replay/entry.py`.
+A new verb is an abstract method here, a thin method in `run_context.py`, its code beside similar verbs (`waits.py`,
+`steps.py`, `children.py` ...) and, if it is recorded in a new way, an entry in `replay/entry.py`.
 """
 
 from __future__ import annotations

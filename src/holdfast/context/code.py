@@ -1,4 +1,4 @@
-"""One life of a run: how its code begins, by when it must be done, what it may return, how it is undone, its hooks."""
+"""One life of a run: how its code begins, its deadline, what it may return, its compensations, its hooks."""
 
 from __future__ import annotations
 

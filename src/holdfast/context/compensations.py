@@ -1,4 +1,4 @@
-"""Compensations: what to undo if the run fails later, and undoing it."""
+"""Compensations: registering what to undo if the run fails later, and undoing it."""
 
 from __future__ import annotations
 

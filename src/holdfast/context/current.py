@@ -1,4 +1,4 @@
-"""The Context of the code that is running, for libraries that are not handed one."""
+"""The Context of the running code, for libraries that do not get one as an argument."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a run says about itself: attributes to search by, evidence to keep, how far it has come, answers to requests."""
+"""What a run says about itself: attributes to search by, evidence, progress, answers to requests."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Steps: how the code calls one, and how its attempts went so far."""
+"""Steps: how the code calls one, and the outcomes of its attempts so far."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """Which call a compensation undoes, decided when it is registered: each call is claimed by one compensation.
 
-It is the call that ended last in its branch; if none has ended since the last call, the call itself, which is still
-under way. Compensations that are registered in a row after calls made side by side claim as many of these, in the order
-in which they were made.
+It is the call that ended last in its branch or, if none has ended since the last call, that last call itself, which is
+still under way. Several compensations in a row after calls made side by side claim that many of them, in the order of
+the calls.
 """
 
 from __future__ import annotations

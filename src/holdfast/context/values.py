@@ -1,4 +1,4 @@
-"""What workflow code hands to verbs and gets from them: ends of a loop's round, winners, requests, children."""
+"""Values that workflow code passes to verbs and gets from them: ends of iterations, winners, requests, children."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Waiting and telling: sleep, receive, send, publish."""
+"""Waiting and sending: sleep, receive, send, publish."""
 
 from __future__ import annotations
 

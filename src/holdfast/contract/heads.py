@@ -1,4 +1,4 @@
-"""What faces ask a store about many runs: heads without payloads, filters, pages that say how far they looked."""
+"""What faces read from a store about many runs: heads without payloads, filters, pages that say how far they came."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What faces ask a store beside runs: queues, events, the audit trail and dead letters by their cause."""
+"""What faces read from a store besides runs: queues, events, the audit trail and dead letters by their cause."""
 
 from __future__ import annotations
 

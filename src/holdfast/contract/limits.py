@@ -1,13 +1,14 @@
-"""Limits that all workers of a database share: their numbers, how attempts enter and leave them, and what is seen.
+"""Limits that all workers of a database share: their numbers, how attempts enter and leave them, how they are shown.
 
-An attempt that enters a limit has a place, counted for its worker, or waits in line (`Committed.limits`). What becomes
-free is granted in the same commit to the first in line, by priority, then as they came: a `limit_turn` inbox row (name
-= location, id = the limit, payload = from when on, if that is later), and a place reserved if it is now. A step that
-leaves and enters in one commit enters last. Waiters go with the end, pause or block of their run, the places of a
-worker with its death (`Store.take_over`, `Store.leave`). A turn that is not used within GRANTED_FOR goes to the next.
+An attempt that enters a limit has a place, counted for its worker, or waits in line (`Committed.limits`). The commit
+that frees a place grants it to the first in line, by priority, then in the order of arrival. It writes a `limit_turn`
+inbox row (name = location, id = the limit, payload = the time from which, if that is later), and reserves a place if it
+is now. A step that leaves and enters in one commit enters last. The end, pause or block of a run removes its waiters;
+the death of a worker frees its places (`Store.take_over`, `Store.leave`). A turn that is not used within GRANTED_FOR
+goes to the next.
 
 An attempt in a queue enters the limit of its activity when a worker takes it (`TakeTasks`), and leaves it with its end
-(`FinishTask.leave`). One that has to wait is in line like a step: no worker takes it before it is given its turn.
+(`FinishTask.leave`). An attempt that has to wait is in line like a step: no worker takes it before its turn.
 """
 
 from __future__ import annotations

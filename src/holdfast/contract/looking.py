@@ -1,4 +1,4 @@
-"""The reading side of the store contract: what faces ask, each question bounded in what it looks at."""
+"""The reading side of the store contract: the queries of faces, each of which reads a bounded number of rows."""
 
 from __future__ import annotations
 

@@ -1,11 +1,11 @@
 """Moving runs to another runtime: what a store is asked to do so that at most one side can act at any moment.
 
-A run that is `moving` belongs to no worker and is due at no time; its epoch was raised, so the worker that had it is
-fenced. What is sent to it meanwhile stays in its inbox, and is forwarded. When all of that has arrived, the run is
+A run that is `moving` has no owner and is never due; its epoch was raised, so the worker that had it is fenced.
+Messages that arrive meanwhile stay in its inbox, and are forwarded. When all of them have arrived there, the run is
 `moved`: its row stays as a tombstone that names the address.
 
-A run that comes from another runtime is `moving` here, too, from before it is closed there until it has arrived: it has
-its row, which keeps its id free, and an inbox for what is sent to it. A tombstone under its id becomes that row.
+A run that comes from another runtime is `moving` here, too, from before it is closed there until it has arrived. It has
+a row, which reserves its id, and an inbox for messages. A tombstone under its id becomes that row.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What a store is asked to do, by workers, callers and operators, and what it answers."""
+"""Operations: what workers, callers and operators ask a store to do, and the outcomes that it returns."""
 
 from __future__ import annotations
 

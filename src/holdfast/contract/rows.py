@@ -1,4 +1,4 @@
-"""Frozen rows as the store has them.
+"""Rows of the store, as frozen records.
 
 Payloads are JSON text, already encoded; the store never looks inside. Instants are microseconds (see `clock`).
 """

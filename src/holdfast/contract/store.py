@@ -9,15 +9,15 @@ Who may write what
     no entry, no message, no child. Leases make overlap rare, epochs make it harmless.
     Only the owner appends to a run's history. Every other process writes to its inbox.
 
-When a run needs attention
-    `due` is the instant from which a run wants a worker. A claim takes due runs that have no owner, or a worker
-    declared dead. Putting a row into the inbox raises the run's inbox number and makes it due at once, so a message
-    committed before a run parks is seen by it (`State.seen`), and one committed after wakes it. Two are not woken so: a
-    run that no worker ever had is not due before it begins, and a paused or blocked one is due only by its own rules.
+When a run needs attention `due` is the instant from which a run needs a worker. A claim takes due runs that have no
+owner, or a worker declared dead. Putting a row into the inbox raises the run's inbox number and makes it due at once.
+So a run sees a message committed before it parks (`State.seen`), and a message committed after that wakes it. There are
+two exceptions: a run that no worker ever claimed is not due before it begins, and a paused or blocked run is due only
+by its own rules.
 
 Terminal is final
-    No operation but Reopen changes the status, output or error of a completed, failed or cancelled run, and none that
-    of one that was moved.
+    No operation but Reopen changes the status, output or error of a completed, failed or cancelled run. No operation at
+    all changes those of a moved run.
 """
 
 from __future__ import annotations

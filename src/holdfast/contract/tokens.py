@@ -1,4 +1,4 @@
-"""Tokens: by which programs and browsers are known to the HTTP API. The store has their hashes, never themselves."""
+"""Tokens, by which the HTTP API recognizes programs and browsers. The store has only their hashes."""
 
 from __future__ import annotations
 

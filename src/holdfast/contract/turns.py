@@ -1,7 +1,7 @@
 """What the owner of a run wants made durable at once: a turn and its parts, or a new run.
 
-These are values that never refer back to what holds them, and there are thousands of them while many runs wake at once.
-The garbage collector is spared the largest of them: `gc=False`.
+These values never refer back to their holders, and there are thousands of them while many runs wake at once. So the
+garbage collector ignores the largest of them: `gc=False`.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""What a parked run waits for, as its row says it: words first, then what the words leave out.
+"""What a parked run waits for, as its row says it: words first, then notes.
 
-`runs.wait` begins with words that people can read and search, `message approved; timer`. Where more is known than they
-say, a line of JSON follows: a list of notes. Both are written by the commit that parks the run, so a reader needs no
-history to tell why it waits.
+`runs.wait` begins with words that people can read and search, `message approved; timer`. If there is more to say, a
+line of JSON follows: a list of notes. The commit that parks the run writes both, so a reader can say why it waits
+without reading its history.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Calls: the declared steps of one run, made as its history has them and handed out in the order in which they end.
 
-A definition may change under a run. What history has is therefore called as it was called then, by name, whatever the
-definition says now; only what comes after it follows the definition.
+A definition may change under a run. So recorded steps are called by name as they were called then, whatever the
+definition says now; only later steps follow the definition.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Conditions: when an activity may run. Each is a function of the StepContext, to be given as `run_when=`.
+"""Conditions: when an activity may run. Each is a function of the StepContext, for `run_when=`.
 
-A condition of your own is any such function that returns True, False (ask again in half a minute) or
+Your own condition is any such function that returns True, False (call it again in half a minute) or
 `NotReady(reason, retry_in)`.
 """
 

@@ -1,4 +1,4 @@
-"""Graphs: activities and what they depend on, run side by side as far as that allows."""
+"""Graphs: activities and their dependencies, run side by side as far as these allow."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Parts: what sequences and graphs are declared of, checked where that is written."""
+"""Parts of sequences and graphs, checked where they are declared."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a definition is made of: a function, its name, its options, its types and its place in the source."""
+"""The parts of a definition: a function, its name, its options, its types and its place in the source."""
 
 from __future__ import annotations
 

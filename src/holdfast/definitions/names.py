@@ -1,4 +1,4 @@
-"""The ids of runs and the names of queues: what they may be."""
+"""The rules for ids of runs and names of queues."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Queues as engines serve them: how many attempts of one run at once, and whether what waits long comes first."""
+"""Queues as engines serve them: how many attempts from one run at once, and whether long waits get a turn first."""
 
 from __future__ import annotations
 

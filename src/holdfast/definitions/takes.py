@@ -1,7 +1,7 @@
-"""Workflows as type checkers see them where options follow the arguments: by what they take by position.
+"""Workflows for type checkers, where options follow the arguments: typed by their positional arguments.
 
-A checker cannot tell options from arguments that go by name, so it knows those that go by position. A function that is
-not decorated does not pass for a workflow.
+A checker cannot distinguish options from arguments passed by name, so it checks only positional arguments. It does not
+accept a function without the decorator as a workflow.
 """
 
 from __future__ import annotations

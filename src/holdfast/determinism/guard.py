@@ -1,4 +1,4 @@
-"""What workflow code must not do while it runs: blocking I/O, and calls that belong outside."""
+"""What workflow code must not do while it runs: blocking I/O, and calls that belong in steps or callers."""
 
 from __future__ import annotations
 

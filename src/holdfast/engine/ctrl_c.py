@@ -1,7 +1,7 @@
-"""Ctrl-C while an engine stops: it hurries the stop, and takes effect when that is finished.
+"""Ctrl-C while an engine stops: it shortens the stop, and takes effect when the stop is finished.
 
-Python raises a KeyboardInterrupt wherever the main thread happens to be. A second Ctrl-C that raises it between the
-event loop's taking a task from its line and stepping it loses that task's wake-up: `asyncio.run` waits for it for ever.
+Python raises a KeyboardInterrupt wherever the main thread happens to be. If a second Ctrl-C raises it after the event
+loop took a task from its queue and before it steps the task, the wake-up is lost: `asyncio.run` waits for ever.
 """
 
 from __future__ import annotations

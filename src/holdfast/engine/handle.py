@@ -1,4 +1,4 @@
-"""A run's handle: all that can be done to one run, and seen of it."""
+"""A run's handle: everything that a caller can do to one run, and see of it."""
 
 from __future__ import annotations
 

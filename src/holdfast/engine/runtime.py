@@ -1,4 +1,4 @@
-"""What users' code talks to, whatever keeps its runs: start them, find them, publish, and ask what is offered."""
+"""The interface of every runtime for users' code: start and find runs, publish, ask which capabilities it offers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How an engine behaves; every field has a default that suits most."""
+"""The settings of an engine; every field has a default that suits most programs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Starting runs: what an engine offers to callers that want one, many, or the result at once."""
+"""Starting runs: what an engine offers to callers that start one run, many runs, or wait for the result."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Work that is finished whatever becomes of the tasks that wait for it: an engine that stops must not stop half way."""
+"""Work that finishes even if the tasks that wait for it are cancelled: an engine must not stop halfway."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Commands about what is shared by runs: schedules, queues, limits, events, and the audit trail."""
+"""Commands about what runs share: schedules, queues, limits, events, and the audit trail."""

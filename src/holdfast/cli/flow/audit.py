@@ -1,4 +1,4 @@
-"""`holdfast audit` and `evidence`: what was done, by whom and why, and what runs put on record."""
+"""`holdfast audit` and `evidence`: who did what and why, and what runs put on record."""
 
 from __future__ import annotations
 

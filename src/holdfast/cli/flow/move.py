@@ -1,4 +1,4 @@
-"""`holdfast move`: open runs of a database go on, in the middle of their code, on a Temporal cluster, or come back."""
+"""`holdfast move`: move open runs, in the middle of their code, from a database to a Temporal cluster, or back."""
 
 from __future__ import annotations
 

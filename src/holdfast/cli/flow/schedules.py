@@ -1,4 +1,4 @@
-"""`holdfast schedules`: what is started by the clock."""
+"""`holdfast schedules`: runs that are started by the clock."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`holdfast token`: by what programs and browsers are known to the HTTP API."""
+"""`holdfast token`: tokens by which the HTTP API recognizes programs and browsers."""
 
 from __future__ import annotations
 

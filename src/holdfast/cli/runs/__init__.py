@@ -1,1 +1,1 @@
-"""Commands about single runs, beside those that look at them and stop them."""
+"""Commands about single runs, except those in `look.py` and `act.py`."""

@@ -1,4 +1,4 @@
-"""Errors as a person reads them: what was raised, and the lines of code that it came through."""
+"""Errors for people: what was raised, and the lines of code that it came through."""
 
 from __future__ import annotations
 

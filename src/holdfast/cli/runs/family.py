@@ -1,4 +1,4 @@
-"""`holdfast children`, `inbox` and `tail`: the runs that a run started, what it was sent, and runs as they change."""
+"""`holdfast children`, `inbox` and `tail`: the runs that a run started, its messages, and runs as they change."""
 
 from __future__ import annotations
 

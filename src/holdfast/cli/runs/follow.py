@@ -1,4 +1,4 @@
-"""`holdfast steps` and `watch`: what a run has done, and what it does while one looks."""
+"""`holdfast steps` and `watch`: what a run has done, and what it does now."""
 
 from __future__ import annotations
 

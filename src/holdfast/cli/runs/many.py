@@ -1,4 +1,4 @@
-"""Acting on many runs: what a dry run says, whether that is wanted, and how it goes."""
+"""Acting on many runs: the dry run, the confirmation, and the progress."""
 
 from __future__ import annotations
 

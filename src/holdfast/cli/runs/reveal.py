@@ -1,4 +1,4 @@
-"""`holdfast reveal`: one value of a run as it is stored, for a reason and on record."""
+"""`holdfast reveal`: one value of a run as it is stored, with a reason and on record."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`holdfast steps --step`: all there is of one step of a run."""
+"""`holdfast steps --step`: everything about one step of a run."""
 
 from __future__ import annotations
 

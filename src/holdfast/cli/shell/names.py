@@ -1,4 +1,4 @@
-"""Names that a shell completes: runs, workflows, and words of a filter, as the database has them."""
+"""Names that a shell completes: runs, workflows, and words of a filter, from the database."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`holdfast schema`: what `--json` writes, as JSON Schema. Within one number fields are only added."""
+"""`holdfast schema`: the output of `--json` as JSON Schema. While its number stays the same, fields are only added."""
 
 from __future__ import annotations
 

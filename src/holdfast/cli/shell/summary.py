@@ -1,4 +1,4 @@
-"""`holdfast` alone: the state of a database and its workers in ten lines, and what to ask next."""
+"""`holdfast` alone: the state of a database and its workers in ten lines, and commands to try next."""
 
 from __future__ import annotations
 

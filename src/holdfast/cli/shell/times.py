@@ -1,4 +1,4 @@
-"""Moments as people give them to commands."""
+"""Times as people give them to commands."""
 
 from __future__ import annotations
 

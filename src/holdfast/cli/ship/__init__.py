@@ -1,1 +1,1 @@
-"""From the code at hand to production: `check` and `debug`; and from production into the tests: `record`."""
+"""From your code to production: `check` and `debug`; and from production into the tests: `record`."""

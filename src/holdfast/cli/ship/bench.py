@@ -1,4 +1,4 @@
-"""`holdfast bench`: what this machine does in a second, on a database of its own that is deleted afterwards."""
+"""`holdfast bench`: how many steps this machine runs in a second, on a database that is deleted afterwards."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`holdfast check`, the gate before a deploy: which open runs the code at hand would block, and what to write."""
+"""`holdfast check`, the gate before a deploy: which open runs this code would block, and what to write."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`holdfast record`: the history of a run of production as a file, which a test replays."""
+"""`holdfast record`: the history of a run in production as a file, which a test replays."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Terminating a run whose end is decided: it ends so, and the hook that is not called any more is left as a letter."""
+"""Terminating a run whose end is decided: it ends as decided, and its hook, no longer called, becomes a letter."""
 
 from __future__ import annotations
 

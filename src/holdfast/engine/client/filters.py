@@ -1,4 +1,4 @@
-"""Which runs a caller wants to see: words of the API as the store takes them."""
+"""Which runs a caller wants to see: filters of the API, translated for the store."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""An engine for code that is not async: it lives on a thread of its own, and calls wait for it."""
+"""An engine for code that is not async: it runs on its own thread, and calls wait for it."""
 
 from __future__ import annotations
 

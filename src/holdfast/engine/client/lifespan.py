@@ -1,4 +1,4 @@
-"""What an engine did in a bounded time, and what it left."""
+"""What an engine did in a bounded time, and which runs are still open."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Looking at limits that workers share, and what operators do to them: pause, resume, other numbers."""
+"""Looking at limits that workers share, and acting on them: pause, resume, override."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How the parts of an engine reach its store: one operation at a time, after which the runs it concerns are woken."""
+"""How the parts of an engine reach its store: one operation at a time; then the runs it concerns are woken."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Looking over all runs: is a run there, and which steps have not ended."""
+"""Looking at all runs: whether a run exists, and which steps have not ended."""
 
 from __future__ import annotations
 

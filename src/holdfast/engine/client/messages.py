@@ -1,4 +1,4 @@
-"""Talking to runs: messages, requests, events, and questions about the state of their code."""
+"""Sending to runs: messages, requests, events, and queries about the state of their code."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Letting ended runs go on: retry, rerun, resume, undo. What is done again is decided by the history, and told."""
+"""Letting ended runs continue: retry, rerun, resume, undo. The history decides what is done again."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Starting runs: here or for others, now or later, once per id and per unique key."""
+"""Starting runs: on this worker or for others, now or later, once per id and per unique key."""
 
 from __future__ import annotations
 

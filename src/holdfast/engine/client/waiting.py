@@ -1,6 +1,6 @@
 """Waiting for runs: for their results, their answers and their next change.
 
-A caller is told by this engine's own worker, or finds what it waits for in the store.
+This engine's own worker wakes the caller, or the caller finds what it waits for in the store.
 """
 
 from __future__ import annotations

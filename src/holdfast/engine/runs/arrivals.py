@@ -1,7 +1,7 @@
-"""How a run comes into memory: a new one is started, one of the store is claimed and replayed.
+"""How a run comes into memory: a new run is started, a stored run is claimed and replayed.
 
-A long history is replayed in slices of about 10 ms, between which leases, timers and other runs go on; until all of it
-is replayed the run is not in memory, and what is sent to it waits in the store. Like the runner, called only from plain
+A long history is replayed in slices of about 10 ms, between which leases, timers and other runs go on. Until all of it
+is replayed the run is not in memory, and messages to it wait in the store. Like the runner, called only from plain
 callbacks of the event loop.
 """
 

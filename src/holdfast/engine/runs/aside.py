@@ -1,4 +1,4 @@
-"""What a run in memory has only at times: what its next commit takes along, what it waits for, how it pauses.
+"""What a run in memory has only sometimes: additions to its next commit, what it waits for, how it pauses.
 
 Only a Resident assigns these attributes, like its own.
 """

@@ -1,7 +1,7 @@
 """How a run leaves this worker: released, handed back, blocked, cancelled outright, or lost.
 
-Each drops the run from memory and then writes its last words. If the store cannot take them the run is handed back as
-soon as it can: a run that this worker owns but does not have would wait for ever.
+Each drops the run from memory and then makes its last commit. If the store cannot take it, the run is handed back as
+soon as possible: a run that this worker owns but does not have in memory would wait for ever.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The end of a run in the form that is stored: what its parent is told, what becomes of what it has not read."""
+"""The end of a run as it is stored: the row for its parent, and what happens to its unread messages."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Making runs in memory: a new one, one continued from its history, a new life of one, or one only to be looked at."""
+"""Making runs in memory: a new run, one continued from its history, a new life, or one that is only looked at."""
 
 from __future__ import annotations
 

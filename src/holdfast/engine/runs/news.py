@@ -1,4 +1,4 @@
-"""What a commit means for others: other runs, callers, logs and observers are told once it is durable."""
+"""What a commit means for others: other runs, callers, logs and observers learn of it once it is durable."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""Calls that cannot be interrupted when their run is cancelled: its end waits for them, and keeps what they return.
+"""Calls that cannot be interrupted when their run is cancelled: the run's end waits for them and keeps their results.
 
-A body in a thread goes on whatever is asked of it. The code is told of the cancel at once and may clean up; only the
-end of the run waits, at most for `cancel_grace`. A result that comes in time is recorded, so that `resume` does not
-repeat the call; after that the history says that the attempt was left behind.
+A body in a thread cannot be stopped. The code gets the cancel at once and may clean up; only the end of the run waits,
+at most for `cancel_grace`. A result that comes in time is recorded, so that `resume` does not repeat the call; later
+than that, the history says that the attempt was left behind.
 """
 
 from __future__ import annotations

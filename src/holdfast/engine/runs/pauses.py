@@ -1,7 +1,7 @@
 """Pausing a run: begin nothing more, let what is under way finish and record it, then let the run go.
 
-While a run is pausing its code does not go on, so what its steps achieve is only recorded; the worker that continues
-the run later replays it. Like the runner, called only from plain callbacks of the event loop.
+While a run is pausing its code does not go on, so the results of its steps are only recorded; the worker that continues
+the run later replays them. Like the runner, called only from plain callbacks of the event loop.
 """
 
 from __future__ import annotations

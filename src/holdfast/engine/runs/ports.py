@@ -1,4 +1,4 @@
-"""What the parts of this room ask of each other: so that a constructor shows what a part needs, and none needs all."""
+"""What the parts of this package need of each other, as protocols: so a constructor shows exactly what a part needs."""
 
 from __future__ import annotations
 

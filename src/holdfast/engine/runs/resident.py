@@ -1,6 +1,7 @@
-"""A run in memory: its execution, what of it is written, and what it has under way.
+"""A run in memory: its execution, how much of it is written, and what it has under way.
 
-Only this room assigns the attributes of a Resident. Other rooms read them, and say by its methods what happened.
+Only this package assigns the attributes of a Resident. Other packages read them, and report by its methods what
+happened.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""The callbacks of activities: told what came of an attempt before the code, or the next attempt, goes on from it.
+"""The callbacks of activities: called with the outcome of an attempt, before the code or the next attempt goes on.
 
-What came of it is made durable first, as a mark that the code does not see. Then the callbacks are called and awaited,
-and only then it is recorded as what it is. If the process dies in between, the worker that goes on with the run finds
-the mark and calls them again.
+The outcome is made durable first, as a mark that the code does not see. Then the callbacks are called and awaited, and
+only then is the outcome recorded as a fact. If the process dies in between, the worker that continues the run finds the
+mark and calls them again.
 """
 
 from __future__ import annotations

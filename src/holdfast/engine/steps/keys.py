@@ -1,4 +1,4 @@
-"""Idempotency keys of steps: taken with the commit that begins an attempt, given up with the one that ends the step."""
+"""Idempotency keys of steps: the commit that begins an attempt takes one, the commit that ends the step gives it up."""
 
 from __future__ import annotations
 

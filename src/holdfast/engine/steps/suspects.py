@@ -1,7 +1,7 @@
 """Suspects: which losses are evidence against a step, and whose turn it is to run alone.
 
-Suspects that cannot run in a child process run here one after another. Each begins its attempt only when no other is
-under way: a third loss then convicts the step that ran, and none that was merely waiting.
+Suspects that cannot run in a child process run on this worker one after another. Each begins its attempt only when no
+other is under way, so a third loss convicts the step that ran, and none that only waited.
 """
 
 from __future__ import annotations

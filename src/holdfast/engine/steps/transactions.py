@@ -2,8 +2,8 @@
 
 The body runs in a thread, inside `Store.transact`. Its end is a row in the inbox of its run, put there by the commit
 that makes its own rows durable, and is taken like that of an attempt which another worker ran. So after a crash the
-next owner of the run finds either both or neither. An attempt whose end is not known is never noted as lost while its
-epoch stands: it may still commit. The worker that claims the run next moves the epoch, and knows.
+next owner of the run finds either both or neither. An attempt whose end is unknown is never recorded as lost while its
+epoch is current, because it may still commit. The worker that claims the run next raises the epoch, and can be sure.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Changes: what the observers of an engine are told about the entries of a committed turn."""
+"""Changes: what an engine reports to its observers about the entries of a committed turn."""
 
 from __future__ import annotations
 

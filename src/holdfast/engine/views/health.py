@@ -1,4 +1,4 @@
-"""The health of an engine: what a probe asks every second, and is told in time even when the store is silent."""
+"""The health of an engine, for probes that ask every second: they get an answer in time even if the store is silent."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Observers: callbacks and iterators that are told what became durable. What they do never changes a run."""
+"""Observers: callbacks and iterators that get each change once it is durable. They never change a run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A run as it is shown, made of the row that the store has."""
+"""A run as it is shown, made from its row in the store."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
-"""Group commit: everything that is asked for while a commit is in flight goes into the next one.
+"""Group commit: all operations that arrive while a commit is in flight go into the next one.
 
-A batch is begun from a plain callback of the event loop, after the callbacks that are ready now, so that whatever they
-ask for goes along. If the store can commit it at once and without waiting, it is acted on right there: no task, no
-thread. The outcomes of a large batch are handed out in slices, a round of the loop for each: what the first ones lead
-to is being committed while the others are handed out, and nothing else on the loop waits for all of them.
+A batch begins from a plain callback of the event loop, after the callbacks that are ready now, so that it includes
+their operations. If the store can commit it at once without waiting, the outcomes are acted on there: no task, no
+thread. The outcomes of a large batch are handed out in slices, one per round of the loop. So the next commit can run
+while they are handed out, and other callbacks do not wait for all of them.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""What a worker counts of the runs and steps that end here, and adds to the figures of all workers every ten seconds.
+"""Figures of one worker: it counts runs and steps that end on it, and adds them to the common ones every ten seconds.
 
-Counting must cost a step next to nothing: see `complete`. What this process saw is counted: a crash loses what was
-counted in the last ten seconds, and a step whose end was refused because another worker has its run is counted by both.
+Counting must cost a step almost nothing: see `complete`. A worker counts what its process saw. So a crash loses the
+last ten seconds, and a step whose end was refused because another worker has its run is counted by both.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Full garbage collections: made rarer while an engine is open in this process.
 
-A full collection walks everything there is. With ten thousand runs in memory that takes a fifth of a second, and what a
-busy worker makes and forgets brings one about several times a second: more time than the runs themselves. Young objects
-are collected as often as ever; what is left to the full ones is old garbage that refers to itself, which can wait:
-runs that end or leave memory, and batches of the store, leave nothing of that kind.
+A full collection visits every object. With ten thousand runs in memory that takes a fifth of a second, and the objects
+that a busy worker makes and forgets trigger one several times a second: more time than the runs themselves take. Young
+objects are collected as often as before. Only old reference cycles are left for full collections, and they can wait:
+runs that end or leave memory, and batches of the store, leave no cycles.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""Leases: a worker says that it is alive, from a thread of its own.
+"""Leases: a worker says that it is alive, from a separate thread.
 
-A blocked event loop does not silently expire: the thread goes on renewing, until the loop has been silent for so long
-that holding its runs would keep them from every other worker. What blocks it is named much earlier. A loop that was
-closed under its engine never comes back: then the thread leaves in the worker's name. So it does when the process
-exits, if an interrupt has kept the engine from stopping.
+While the event loop is blocked, the thread goes on renewing the lease, until the loop has been silent for so long that
+the worker should not keep its runs from other workers. A warning names what blocks the loop much earlier. A loop that
+was closed under its engine never comes back, so the thread then signs the worker off. It does the same when the process
+exits, if an interrupt prevented the engine from stopping.
 """
 
 from __future__ import annotations

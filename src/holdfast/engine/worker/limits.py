@@ -1,4 +1,4 @@
-"""What a worker does for the limits that all workers share, beside running steps: declare, correct, hand turns on."""
+"""What a worker does for shared limits besides running steps: declare them, correct its counts, pass turns on."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What an engine does on the side: schedules tick, old rows go."""
+"""Background maintenance of an engine: it starts what schedules ask for, and deletes old rows."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Standing pauses: what of its work a worker leaves alone, because an operator paused the workflow or its queue."""
+"""Standing pauses: the work that a worker leaves alone because an operator paused the workflow or its queue."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a worker tells of itself in its row: what it serves when it joins, and what it carries with each lease."""
+"""What a worker writes about itself into its row: what it serves when it joins, and its load with each lease."""
 
 from __future__ import annotations
 

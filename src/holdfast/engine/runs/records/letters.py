@@ -1,4 +1,4 @@
-"""Dead letters of work: what a step that was given up on was called with, and how often it was tried."""
+"""Dead letters of work: the arguments of the failed step, and how often it was tried."""
 
 from __future__ import annotations
 

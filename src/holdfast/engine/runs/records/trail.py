@@ -1,4 +1,4 @@
-"""The trail of all steps, where it is asked for: one item of evidence for each end of a step, with its commit.
+"""The trail of all steps, if `step_trail` is set: one item of evidence for each end of a step, in its commit.
 
 The history is for replay, and loops and continue-as-new shorten it; the trail is kept apart, and nothing shortens it.
 """

@@ -1,6 +1,6 @@
-"""Operations that are tried again: what they say of limits counts from the time at which they are made.
+"""Operations that are tried again: their limit instants are dated anew for each try.
 
-One that is minutes late would look like the first of another boot, and take back what began meanwhile.
+An operation that is minutes late would look like the first of another boot, and take back what began meanwhile.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Places that attempts of a worker have left, and that it keeps for a moment: its next attempts have them unasked.
+"""Places that attempts of a worker have left, and that it keeps briefly: its next attempts use them without asking.
 
-The store says where that is allowed: the worker is busy under a limit, and half of it is free for others. What is kept
-stays counted for the worker, so a limit is never exceeded. It is given back when no attempt wanted it for a moment, or
-when the store allows it no longer.
+The store says where that is allowed: the worker is busy under a limit, and half of the limit is free for others. A kept
+place stays counted for the worker, so a limit is never exceeded. It is given back when no attempt used it for a moment,
+or when the store no longer allows keeping it.
 """
 
 from __future__ import annotations

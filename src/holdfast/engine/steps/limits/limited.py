@@ -1,8 +1,8 @@
 """Steps under limits that all workers share: asking for a place, waiting for a turn, giving back what a worker has.
 
-The commit that begins an attempt asks for its place, as far as this worker has room to run it; the one that ends it
-gives the place back. What no commit of a run gives back, because a body outlived its attempt or the run is gone, an
-operation of its own does. Like the runner, called only from plain callbacks of the event loop.
+The commit that begins an attempt asks for its place, if this worker has room to run it; the commit that ends the
+attempt gives the place back. A separate operation gives back places that no commit of a run can, because a body
+outlived its attempt or the run is gone. Like the runner, called only from plain callbacks of the event loop.
 """
 
 from __future__ import annotations

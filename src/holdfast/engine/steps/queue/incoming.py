@@ -1,8 +1,8 @@
 """Attempts from queues: taken as there is room, run like any other, and their ends put into the inboxes of their runs.
 
-The run may be in the memory of another worker, or of none. While an attempt is under way its task in the store is this
-worker's; once it is not (the run gave the step up or ended, or this worker was declared dead) the body is stopped, and
-what it still says is refused.
+The run may be in the memory of another worker, or of none. While an attempt is under way its task in the store belongs
+to this worker. Once it does not (the run gave the step up or ended, or this worker was declared dead), the body is
+stopped, and its result is refused.
 """
 
 from __future__ import annotations

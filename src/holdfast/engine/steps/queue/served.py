@@ -1,4 +1,4 @@
-"""The queues an engine serves: whose runs it advances, and the activities it can run for the runs of others."""
+"""The queues an engine serves: which runs it advances, and the activities it can run for runs of other workers."""
 
 from __future__ import annotations
 

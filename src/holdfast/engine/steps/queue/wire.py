@@ -1,4 +1,4 @@
-"""Attempts that another worker runs: what it is told of one, and what it tells of its end."""
+"""Attempts that another worker runs: the record that it gets, and the record of the end that it returns."""
 
 from __future__ import annotations
 
