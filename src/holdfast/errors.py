@@ -18,14 +18,14 @@
     |   |-- InvalidSchedule        a cron line, a time zone or an interval that means nothing
     |   |-- CannotMove             an export, import, backup or restore that was refused; nothing was written
     |   |-- UnknownQuery           the run's code answers no query of that name
-    |   |-- BadFilter              a search for runs that cannot be read
+    |   |-- BadFilter              a search for runs that cannot be understood
     |   |-- NotOffered             this runtime has no such capability
     |   `-- UnknownWorkflow
     |-- RunError                   concerning one run
     |   |-- NoSuchRun
     |   |-- RunConflict            the id is taken by a run with other input
     |   |-- UniqueConflict         an open run of the workflow has that unique key
-    |   |-- RunRejected            its workflow has as many runs as it may, and refuses more
+    |   |-- RunRejected            its workflow has no place for another run, and refuses it
     |   |-- CannotReopen           the run cannot go on from there
     |   |-- RunTerminal            the run has ended
     |   |-- Moved                  the run goes on in another runtime
@@ -40,7 +40,7 @@
     |   |-- StepTimeout
     |   |   `-- HeartbeatTimeout
     |   |-- StepCrashed            lost with its process too often
-    |   |-- StepSkipped            its condition said not now too often
+    |   |-- StepSkipped            its condition said no too often
     |   `-- KeyConflict            its idempotency key was used with other arguments
     |-- RunTimeout                 the run took longer than it was given
     |-- ReceiveTimeout
@@ -69,11 +69,11 @@
         |-- StoreReplaced          the file was deleted, swapped or written by another program underneath
         |-- StoreFull
         |-- BadData                the database refused a value
-        |-- StoreBusy                  kept locked by another process, or silent; what was asked did not happen
+        |-- StoreBusy                  locked by another process, or silent; the call did not happen
         |   `-- Contended              another program's open transaction holds what one operation needs
         |-- StoreUnreachable       the database server cannot be reached at present
         |-- NotAsExpected          a key-value store was written by another driver of the run; nothing was written
-        |-- OutcomeUnknown         the store fell silent while committing, and could not be asked what became of it
+        |-- OutcomeUnknown         the store fell silent while committing, so the outcome is not known
         |-- StoreCorrupt
         `-- StoreClosed
 

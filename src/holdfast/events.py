@@ -1,4 +1,4 @@
-"""Events by name: how each is delivered, and what becomes of those that no run took."""
+"""Events by name: how each is delivered, and what happens to those that no run took."""
 
 from __future__ import annotations
 

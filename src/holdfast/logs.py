@@ -1,4 +1,4 @@
-"""What holdfast logs: text of errors, names and callbacks of users cannot forge a line or steer a terminal."""
+"""What holdfast logs: text of users' errors, names and callbacks cannot forge a line or control a terminal."""
 
 from __future__ import annotations
 

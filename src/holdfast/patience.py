@@ -1,8 +1,8 @@
 """Patience: how long a call of a caller may take, whatever the store does meanwhile.
 
-A call asks the store for one thing after another and has one limit for all of it. Near its end an operation that is
-still waiting for its turn is withdrawn (StoreBusy: it did not happen). At its end the call is told what is known: that
-nothing was changed (StoreBusy), or that an operation was on its way (OutcomeUnknown).
+A call asks the store for one thing after another and has one time limit for all of it. Near the limit, an operation
+that still waits for its turn is withdrawn (StoreBusy: it did not happen). At the limit, the call gets what is known:
+that nothing was changed (StoreBusy), or that an operation was on its way (OutcomeUnknown).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Rates: from when the next attempt may begin, as a function of those that began before."""
+"""Rates: the time from which the next attempt may begin, as a function of those that began before."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is asked of the operating system: file locks, the boot, a clock that is never set, processes.
+"""What holdfast uses of the operating system: file locks, the boot, a clock that is never set, processes.
 
 | | Linux | macOS | elsewhere |
 |---|---|---|---|
@@ -7,7 +7,7 @@
 | time since boot | `CLOCK_BOOTTIME` | `CLOCK_MONOTONIC`, which goes on while the machine sleeps | the same |
 | whose process ids | the namespace in `/proc` | the boot | not known: no process is looked for |
 
-Linux is what holdfast is tested on. On Windows it is not supported, and importing it says so.
+holdfast is tested on Linux. On Windows it is not supported, and importing it says so.
 """
 
 from __future__ import annotations

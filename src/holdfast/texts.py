@@ -1,4 +1,4 @@
-"""Text that people give, checked once and with one error; and text that is shown, in logs and errors, made harmless."""
+"""Text from people, checked in one place with one error; and text that is shown, in logs and errors, made harmless."""
 
 from __future__ import annotations
 

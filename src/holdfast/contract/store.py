@@ -9,11 +9,12 @@ Who may write what
     no entry, no message, no child. Leases make overlap rare, epochs make it harmless.
     Only the owner appends to a run's history. Every other process writes to its inbox.
 
-When a run needs attention `due` is the instant from which a run needs a worker. A claim takes due runs that have no
-owner, or a worker declared dead. Putting a row into the inbox raises the run's inbox number and makes it due at once.
-So a run sees a message committed before it parks (`State.seen`), and a message committed after that wakes it. There are
-two exceptions: a run that no worker ever claimed is not due before it begins, and a paused or blocked run is due only
-by its own rules.
+When a run needs attention
+    `due` is the instant from which a run needs a worker. A claim takes due runs that have no owner, or a worker
+    declared dead. Putting a row into the inbox raises the run's inbox number and makes it due at once. So a run sees a
+    message committed before it parks (`State.seen`), and a message committed after that wakes it. There are two
+    exceptions: a run that no worker ever claimed is not due before it begins, and a paused or blocked run is due only
+    by its own rules.
 
 Terminal is final
     No operation but Reopen changes the status, output or error of a completed, failed or cancelled run. No operation at

@@ -1,1 +1,1 @@
-"""Recorded histories against the code at hand: one of them, all that are open before a deploy, one step by step."""
+"""Recorded histories against present code: one of them, all open runs before a deploy, or one step by step."""

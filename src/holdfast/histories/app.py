@@ -1,4 +1,4 @@
-"""The code at hand: which workflows there are, by the name of the module that has them."""
+"""The code to check against: the workflows of a module, given by its name."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The check before a deploy: every run that is given is replayed against the code at hand, in several processes."""
+"""The check before a deploy: every given run is replayed against present code, in several processes."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""One run replayed step by step: it stops at calls, lines, facts and where code and history part, and shows its state.
+"""One run replayed step by step: it stops at calls, lines, facts and where code and history differ.
 
-Nothing is executed but workflow code, nothing is written: what the code asks for is answered by history, or not at all.
+Only workflow code is executed and nothing is written: the history answers the calls of the code, or they get no answer.
 """
 
 from __future__ import annotations

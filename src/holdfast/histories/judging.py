@@ -1,4 +1,4 @@
-"""Whether one run fits the code at hand: it is replayed as an engine would go on with it, and what differs is told."""
+"""Whether one run fits present code: it is replayed as an engine would continue it, and differences are reported."""
 
 from __future__ import annotations
 

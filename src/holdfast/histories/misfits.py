@@ -1,4 +1,4 @@
-"""What a check finds, as records: a run that code does not fit, runs alike, and all of them."""
+"""What a check finds, as records: one run that does not fit, a group of similar ones, and the whole report."""
 
 from __future__ import annotations
 

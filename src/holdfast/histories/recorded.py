@@ -1,4 +1,4 @@
-"""A run's input and history as a file, and its replay against the code there is now."""
+"""A run's input and history as a file, and its replay against present code."""
 
 from __future__ import annotations
 

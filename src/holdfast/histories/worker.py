@@ -1,4 +1,4 @@
-"""A process that replays runs: it is given some at a time on stdin, and answers with those that do not fit."""
+"""A process that replays runs: it gets some at a time on stdin, and answers with those that do not fit."""
 
 from __future__ import annotations
 

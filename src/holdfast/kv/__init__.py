@@ -1,4 +1,4 @@
-"""Runs on any key-value store: one run in a key space of its own, driven once at a time, and woken by an alarm."""
+"""Runs on any key-value store: one run in its own key space, driven by one process at a time, and woken by an alarm."""
 
 from holdfast.kv.compacting import compact
 from holdfast.kv.deliver import deliver, reply_to

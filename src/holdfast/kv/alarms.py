@@ -1,4 +1,4 @@
-"""Alarms: never later than what a run needs, whatever moment the process dies in."""
+"""Alarms: never later than a run needs, whenever the process dies."""
 
 from __future__ import annotations
 

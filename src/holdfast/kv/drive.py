@@ -1,4 +1,4 @@
-"""Driving a run on a key space of its own: once, as far as it comes; and waking those that are due."""
+"""Driving a run on its own key space: once, as far as it can go; and waking runs that are due."""
 
 from __future__ import annotations
 

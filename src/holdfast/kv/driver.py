@@ -1,9 +1,9 @@
 """The contract of a key-value store: what a driver must do so that a run on it survives a crash at any moment.
 
-A driver is one key space: one run (`drive`), or one engine. The space is isolated by the driver, so keys carry no run's
-id. One process writes it at a time, but for what `deliver` puts there. Methods may be plain functions or coroutine
-functions; a plain one blocks the event loop for as long as it takes. All of this is proved for any driver by
-`holdfast.testing.drivers.DriverConformance`.
+A driver is one key space: one run (`drive`), or one engine. The driver isolates the space, so keys carry no run id. One
+process at a time writes it, except for `deliver`. Methods may be plain functions or coroutine functions; a plain one
+blocks the event loop for as long as it takes. `holdfast.testing.drivers.DriverConformance` tests all of this for any
+driver.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Keys of a run's own key space: a byte for the format, one for the family, then what it is about.
+"""Keys of a run's own key space: a byte for the format, one for the family, then the subject.
 
 | family | key after the two bytes | value |
 |---|---|---|
@@ -11,8 +11,8 @@
 | `v` audit trail, `l` dead letters | number in 8 bytes | JSON |
 | `a` answers to requests | digest of the id of the message that asked | JSON |
 
-A location is text that sorts by bytes (`replay/location.py`), so what belongs to an iteration of a loop is one range. A
-value that is longer than the driver takes goes on under the same key and a byte 255 with the number of the part.
+A location is text that sorts by bytes (`replay/location.py`), so the entries of an iteration of a loop are one range. A
+value that is too long for the driver continues under the same key and a byte 255 with the number of the part.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What may be said when a run is driven."""
+"""Options for driving a run."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """One run that is driven: a fact, a turn, its batch, and acting on it, until the run can only wait. Read downwards.
 
 The output-commit rule: nothing that a turn asks for is acted on before the batch that holds it is durable. Turns are
-driven from plain callbacks of the event loop, because a run has a loop of its own.
+driven from plain callbacks of the event loop, because a run has its own loop.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Where a run stands when `drive` stops, and why."""
+"""The state of a run when `drive` stops, and the reason."""
 
 from __future__ import annotations
 

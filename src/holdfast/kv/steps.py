@@ -1,7 +1,6 @@
-"""The steps of a run that is driven: attempts begun, ended, tried again, lost, and told to their activities.
+"""The steps of a run that is driven: attempts begun, ended, tried again, lost, and reported to their callbacks.
 
-What an end means is judged where all runtimes have it judged (`bodies/judging.py`); bodies run where all runtimes run
-them (`bodies/executor.py`).
+As in all runtimes, `bodies/judging.py` decides what an end means, and `bodies/executor.py` runs bodies.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Acting on runs at a desk: which can be acted on, and doing it; every act is in the audit trail."""
+"""Acting on runs at a desk: which runs an act can change, and changing them; every act is in the audit trail."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""Acting on many runs at a desk: what is done is what a dry run counted, page by page, and can be stopped and resumed.
+"""Acting on many runs at a desk: exactly the runs that a dry run counted, page by page; it can be stopped and resumed.
 
-A selection is a filter, the runs that there were when it was made, and what they could have done to them. A run that is
-started after it is not touched. A page is made durable before the next one is begun, so that a process that dies leaves
-whole pages; doing the same again finishes it, for a run that was acted on is in no state for it any more.
+A selection is a filter, the runs that existed when it was made, and what the act could do to them. A run that is
+started later is not changed. Each page is durable before the next one begins, so that a process that dies leaves whole
+pages. Repeating the act finishes it, because a run that was already changed no longer allows the act.
 """
 
 from __future__ import annotations

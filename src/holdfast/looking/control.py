@@ -1,4 +1,4 @@
-"""Schedules and limits, as a desk on a store shows them, and whether the audit trail is whole."""
+"""Schedules and limits, as a desk on a store shows them, and whether the audit trail is intact."""
 
 from __future__ import annotations
 

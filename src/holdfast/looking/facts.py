@@ -1,4 +1,4 @@
-"""What is asked of the store before it can be said why runs wait: a few questions for a whole page."""
+"""The facts by which a desk says why runs wait: a few queries of the store for a whole page."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a desk on a store shows beside runs: workers, queues, events, names, the audit trail, dead letters."""
+"""What a desk on a store shows besides runs: workers, queues, events, names, the audit trail, dead letters."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The line of workflow code at which a run waits: found by replaying its history with the code at hand."""
+"""The line of workflow code at which a run waits: found by replaying its history with present code."""
 
 from __future__ import annotations
 

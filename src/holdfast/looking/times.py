@@ -1,4 +1,4 @@
-"""Instants and durations as people read them."""
+"""Instants and durations for people."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """What every face shows, as records: the same for `--json`, for other programs and, rendered, for people.
 
-Instants are aware datetimes in UTC. Within one number of a schema fields are only added.
+Instants are aware datetimes in UTC. While the number of a schema stays the same, fields are only added.
 """
 
 from __future__ import annotations

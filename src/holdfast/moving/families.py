@@ -1,4 +1,4 @@
-"""Which runs go together, and why some cannot go: read from a store, nothing is changed."""
+"""Which runs move together, and why some cannot move: read from a store, which is not changed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""An open run as it is handed over: made of what its store has, the same each time it is made."""
+"""An open run as it is handed over: made from its rows in the store, the same each time."""
 
 from __future__ import annotations
 

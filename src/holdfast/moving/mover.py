@@ -1,6 +1,6 @@
 """Moving families of runs: they are brought to rest, marked in one commit, started there, and left as tombstones.
 
-Every step may be the last of this process: the next mover finds what was marked, by its token, and goes on.
+The process may die after any step: the next mover finds the marked runs by their token, and continues.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What became of runs that were to be moved."""
+"""The outcomes of runs that were to be moved."""
 
 from __future__ import annotations
 

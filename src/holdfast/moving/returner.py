@@ -1,6 +1,6 @@
 """Moving families of runs back from Temporal to a store: held there, expected here, closed there, and brought in.
 
-Every step may be the last of this process: the next mover finds here what is expected, by its token, and goes on.
+The process may die after any step: the next mover finds the expected runs here by their token, and continues.
 """
 
 from __future__ import annotations

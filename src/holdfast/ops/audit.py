@@ -12,9 +12,8 @@ where `at` is in microseconds since 1970 UTC, and `detail` and `data` are string
     text = json.dumps(fields, ensure_ascii=False, separators=(",", ":"))
     hashlib.sha256(text.encode()).hexdigest() == row["hash"]
 
-There is one chain of audit rows per database, and one of evidence per run. A chain shows every change to its rows but
-one: that its last rows were cut off. An operator who fears that keeps `Verdict.last` in another place and looks for it
-later.
+There is one chain of audit rows per database, and one of evidence per run. A chain shows every change to its rows
+except one: that its last rows were cut off. To detect that, keep `Verdict.last` in another place and look for it later.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Dead letters: work and events that were given up on, for a person to look at, replay or put away."""
+"""Dead letters: failed work and undelivered events, for an operator to look at, replay or acknowledge."""
 
 from __future__ import annotations
 

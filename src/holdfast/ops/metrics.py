@@ -1,4 +1,4 @@
-"""Metrics for Prometheus, counted from what an engine tells its observers."""
+"""Metrics for Prometheus, counted from the changes that an engine reports to its observers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Deleting what is old by hand: counted first, a part at a time, on record."""
+"""Deleting old records by hand: counted first, a part at a time, on record."""
 
 from __future__ import annotations
 

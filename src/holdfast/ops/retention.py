@@ -1,4 +1,4 @@
-"""Retention: how long what is over is kept, and the sweeps that delete it, a little at a time."""
+"""Retention: how long ended runs and other records are kept, and the sweeps that delete them, a few at a time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tokens of the HTTP API: made and revoked on record, known by their hashes."""
+"""Tokens of the HTTP API: made and revoked on record, recognized by their hashes."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Payloads to JSON text and back.
 
-What is encoded comes back equal when decoded with its type; whatever would not is refused before anything is written.
+An encoded value comes back equal when decoded with its type; a value that would not is refused before any write.
 JSON never names a class to import: types come from the caller's annotations, exceptions from builtins and a registry.
 """
 

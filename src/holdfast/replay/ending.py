@@ -1,4 +1,4 @@
-"""Ends: how the code of a run ended and what it leaves, and eviction: letting go of a run without letting it act.
+"""Ends: how the code of a run ended and what it leaves; and eviction: dropping a run without letting it act.
 
 Python has no way to free a coroutine without running its `finally` blocks. While a run is dropped its loop is dead:
 verbs wait for ever, nothing is recorded, nothing is logged. Plain synchronous code in `finally` does run.

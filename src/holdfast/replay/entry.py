@@ -1,8 +1,8 @@
 """Entries: what happened, one small frozen class per kind.
 
-An entry is a *call* (workflow code asked for something), a *fact* (something the code waited for came about; facts are
-applied in order of seq and drive the code) or a *mark* (the code, or the engine on a step's behalf, noted something
-that drives nothing). In the store an entry is its kind number and the JSON array of its fields.
+An entry is a *call* (workflow code asked for something), a *fact* (something the code waited for has happened; facts
+are applied in order of seq and drive the code) or a *mark* (the code, or the engine on behalf of a step, noted
+something that drives nothing). In the store an entry is its kind number and the JSON array of its fields.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Async generators on a thread that runs many loops: each is closed by the loop in which it began.
 
-Python asks two hooks of the thread about them. A turn could put its own in place and take them away again, but every
-such change is an audited event, and there are some for every step of every run. So one pair stays, in front of that of
-the thread's own event loop, and sends each generator where it belongs.
+Python calls two hooks of the thread for them. A turn could install its own hooks and remove them again, but every such
+change is an audited event, and there would be some for every step of every run. So one pair stays installed, in front
+of the hooks of the thread's own event loop, and sends each generator to its loop.
 """
 
 from __future__ import annotations

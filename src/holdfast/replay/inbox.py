@@ -1,4 +1,4 @@
-"""The inbox of a run in memory: what was sent to it and no receive has taken yet, by name.
+"""The inbox of a run in memory: messages and events that no receive has taken yet, by name.
 
 Under each name the run's own messages come first, then events and notices, each in the order of their numbers.
 """

@@ -1,13 +1,14 @@
 """Locations: where in a workflow a fact belongs.
 
 For people a location is a path of names from the run's root: `charge`, `parallel/x/work`, `outer/~0/inner`, `work#2`.
-As a stored key each name is a number (its place in the run's list of names) and every number carries its length, so
-that keys sort by bytes as the path does by value: `a0`, `a4/a5/a6`, `a2/~a0/a3`, `a0#a2`. A key's descendants are
-exactly the keys that start with it and a slash, which makes "iterations 0 to 9 of this loop" one range.
+In a stored key each name is a number (its position in the run's list of names), and every number carries its length, so
+that keys sort by bytes as paths do by value: `a0`, `a4/a5/a6`, `a2/~a0/a3`, `a0#a2`. A key's descendants are exactly
+the keys that start with it and a slash, which makes "iterations 0 to 9 of this loop" one range.
 
-Compensations lie outside the tree of calls, for they outlive the loop or branch that asked for them: `^a0` is the first
-of the run's stack, and undoing it is the step `^a0/a7`, for people `undo#0/release`. `$a0` is the end of the run (`$a1`
-after it was reopened), and its hook the step `$a0/a8`, for people `end#0/on_complete`. `@` is the run's own deadline.
+Compensations lie outside the tree of calls, because they outlive the loop or branch that registered them: `^a0` is the
+first of the run's stack, and undoing it is the step `^a0/a7`, for people `undo#0/release`. `$a0` is the end of the run
+(`$a1` after it was reopened), and its hook the step `$a0/a8`, for people `end#0/on_complete`. `@` is the run's
+deadline.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""The deterministic asyncio event loop one run lives in.
+"""The deterministic asyncio event loop of one run.
 
 It has no I/O and no thread. Its time is the time of the fact being applied, its futures are resolved by facts, its
-timers are durable timers. It implements just what asyncio's own tools need; everything else is refused with the line of
-the workflow that asked for it. It is driven only inside a turn (see `turn`), between turns its ready queue is empty, so
-all runs of a worker share one queue.
+timers are durable timers. It implements only what asyncio's own tools need, and refuses everything else with the line
+of the workflow that asked for it. It is driven only inside a turn (see `turn`). Between turns its ready queue is empty,
+so all runs of a worker share one queue.
 """
 
 from __future__ import annotations

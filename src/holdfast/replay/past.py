@@ -1,7 +1,7 @@
-"""The past of a run: the recorded calls, facts and marks that a replay has yet to come to.
+"""The past of a run: the recorded calls, facts and marks that a replay has not reached yet.
 
-The code takes each as it reaches it again. A run that has caught up has none left, and most runs never had one: all of
-those share `NOTHING_LEFT`, so that a parked run keeps no empty tables.
+The code takes each one when it reaches it again. A run that has caught up has none left, and most runs never had any:
+all of these share `NOTHING_LEFT`, so that a parked run keeps no empty tables.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What is known of a run from its beginning: its name, its numbers, and how its engine treats it."""
+"""What is known about a run from its beginning: its name, its numbers, and the settings of its engine."""
 
 from __future__ import annotations
 

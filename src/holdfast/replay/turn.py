@@ -1,7 +1,7 @@
 """What one turn asks for, collected while the code runs and handed to the engine when it waits.
 
-A list is made when something comes to be in it. Most turns of most runs only complete one step and begin the next:
-those are `ordinary`, and the engine knows without looking that nothing else was asked for.
+A list is made when it gets its first element. Most turns of most runs only complete one step and begin the next: these
+are `ordinary`, so the engine knows at once that they ask for nothing else.
 """
 
 from __future__ import annotations

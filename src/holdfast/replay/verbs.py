@@ -1,8 +1,8 @@
 """Verbs: what workflow code awaits, each resolved by a fact at its location.
 
 A verb that the code never awaits is a mistake, which fails the run. A verb that is awaited while it is open has a
-callback, so most are never looked at again. One that ends without a callback is given another class, which notes what
-the code does with it from then on.
+callback, so most are never looked at again. A verb that ends without a callback gets a different class, which notes
+what the code does with it from then on.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""The next ticks of a schedule as people read them: with the local time, and a word where clocks change.
+"""The next ticks of a schedule for people: with the local time, and a note where clocks change.
 
-Arithmetic without a clock or a store, as `schedules/times.py`.
+Arithmetic without a clock or a store, like `schedules/times.py`.
 """
 
 from __future__ import annotations

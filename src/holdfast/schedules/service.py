@@ -1,4 +1,4 @@
-"""What is done with schedules: declaring, looking, pausing, and starting their runs by hand."""
+"""Using schedules: declaring them, looking at them, pausing them, and starting their runs by hand."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Ticks of schedules: what is due is started, each tick exactly once however many engines look."""
+"""Ticks of schedules: each due tick starts its run exactly once, however many engines look."""
 
 from __future__ import annotations
 

@@ -4,11 +4,11 @@ A cron line has five fields (minute, hour, day of month, month, day of week) or 
 wall-clock times of the schedule's time zone. When clocks change it does what Debian's cron does:
 
 - five fields that name hours and minutes (`30 2 * * *`) tick once a day, whatever the clocks do: a time that is skipped
-  ticks at the end of the gap, a time that comes twice ticks the first time;
-- lines whose minute or hour begins with `*`, and all lines of six fields, tick whenever the clock on the wall matches:
-  not at all in a gap, twice when an hour is repeated.
+  ticks at the end of the gap, a time that occurs twice ticks the first time;
+- lines whose minute or hour begins with `*`, and all lines of six fields, tick whenever local time matches: not at all
+  in a gap, twice when an hour is repeated.
 
-Where clocks change by half an hour (Lord Howe Island alone), a line of the second sort may lose ticks on that day.
+Where clocks change by half an hour (only on Lord Howe Island), a line of the second kind may lose ticks on that day.
 
 An interval counts from its anchor in real time and knows no time zone.
 """

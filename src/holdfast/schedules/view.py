@@ -1,4 +1,4 @@
-"""A schedule as people see it, made of the row that the store has."""
+"""A schedule as it is shown, made from its row in the store."""
 
 from __future__ import annotations
 

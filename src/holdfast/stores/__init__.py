@@ -1,4 +1,4 @@
-"""Where runs are remembered."""
+"""Stores: where runs are kept."""
 
 from __future__ import annotations
 

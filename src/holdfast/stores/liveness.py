@@ -1,4 +1,4 @@
-"""Which workers are alive: what can be told of them, and the signs of life that a process gives on its machine."""
+"""Which workers are alive: what is known about them, and the signs of life that a process gives on its machine."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """One attempt of a step, as an activity of Temporal's: run by holdfast's own executor.
 
-Temporal makes it once. Whether there is another attempt, and when, is decided by the run's next turn. A worker that
-dies is noticed by its heartbeats, which are sent from here, for bodies that last so long.
+Temporal makes it once. The run's next turn decides whether there is another attempt, and when. For long bodies this
+module sends heartbeats, whose absence reveals a dead worker.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The engine on Temporal: the same definitions, verbs, handles and errors, on a cluster that remembers for it."""
+"""The engine on Temporal: the same definitions, verbs, handles and errors, on a cluster that keeps its runs."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
-"""The workflow of Temporal's: hands what happened to a turn, keeps the entries that come back, asks for what they want.
+"""The Temporal workflow: it passes happenings to a turn, keeps the entries that come back, and makes their commands.
 
-It never runs a user's code: turns are made in a local activity (`turns`), and Temporal records what they gave. So a
-replay of Temporal's runs only this file, and changed code meets holdfast's own history by holdfast's own rules. For
-histories under way this file must make the same commands for ever; `tests/temporal/golden` holds it to that. What must
-change has a number of its own in the run's input, `wire.VERSION`.
+It never runs a user's code: turns are made in a local activity (`turns`), and Temporal records their answers. So
+Temporal's replay runs only this file, and changed code meets holdfast's own history by holdfast's own rules. For open
+histories this file must always make the same commands; `tests/temporal/golden` checks that. A change needs a new number
+in the run's input, `wire.VERSION`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What the end of an attempt, as the worker that ran it tells it, means for its step."""
+"""What the end of an attempt, as reported by the worker that ran it, means for its step."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
-"""Runs that leave this cluster: held while nothing of them goes on, then closed with all that they are as the result.
+"""Runs that leave this cluster: held until nothing is under way, then closed with their whole state as the result.
 
-A run that is held begins nothing, and its code is told nothing; what it has under way ends. It goes on by itself when
-the time of the hold is over. A run that leaves stays so for ever, and is closed when it is told and has come to rest.
-What is sent to it is taken until then, and goes along: a signal that comes as it is closed makes the server refuse
-that, and it is closed again, with the signal.
+A run that is held begins nothing, and its code gets no facts; attempts under way end. It continues by itself when the
+time of the hold is over. A run that leaves stays so for ever, and is closed on request once it is at rest. Until then
+it takes messages, and they go along. If a signal comes while the run is being closed, the server refuses the close, and
+it is closed again, with the signal.
 """
 
 from __future__ import annotations

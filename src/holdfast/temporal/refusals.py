@@ -1,4 +1,4 @@
-"""What a Temporal cluster does not offer, refused by name, with the way out, when an engine is made."""
+"""What a Temporal cluster does not offer: refused by name, with the way out, when an engine is made."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """The local activity that makes turns: a run's code in this process, driven by what its interpreter says happened.
 
-Code that is where the interpreter is stays in memory; otherwise it is brought there from the interpreter's entries, as
-after a crash. The interpreter and its turns are always in the same process.
+Code that is at the same point as the interpreter stays in memory; otherwise it is rebuilt from the interpreter's
+entries, as after a crash. The interpreter and its turns are always in the same process.
 """
 
 from __future__ import annotations

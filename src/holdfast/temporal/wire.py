@@ -1,7 +1,7 @@
-"""What crosses Temporal's history: payloads, what a turn is made of, what it asks for, what one execution hands on.
+"""What crosses Temporal's history: payloads, the input of a turn, its answer, what one execution hands to the next.
 
-All of it is JSON that Temporal's own tools can show. What is recorded here is read by later releases: fields are only
-added, with defaults.
+All of it is JSON that Temporal's own tools can show. Later releases read these records: fields are only added, with
+defaults.
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ A test module makes one class from `DriverConformance` and gives it what it need
         def open_driver(self, tmp_path): ...   # a function that opens the key space, empty at first; called again it
                                                # makes another driver of the same one. It may be a coroutine function
 
-What it says besides is optional: see the methods of the class.
+Everything else is optional: see the methods of the class.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Runs out of files that `holdfast export` wrote, to be replayed without that database."""
+"""Runs from files that `holdfast export` wrote, for replay without that database."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The check of `TestEngine(replay=True)`: after every fact, a replay of the history must come to where the run is."""
+"""The check of `TestEngine(replay=True)`: after every fact, a replay must reach the same point as the run."""
 
 from __future__ import annotations
 

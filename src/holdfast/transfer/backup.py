@@ -1,7 +1,7 @@
-"""Backup and restore: a whole database in a file, made while workers go on, and put back while none is at work.
+"""Backup and restore: a whole database in a file, made while workers continue, and restored while none is running.
 
-The backup of an SQLite database is an SQLite database. That of a PostgreSQL schema is an export of one moment: it needs
-no other program, no rights beyond those of a worker, and can be restored to either kind of database.
+The backup of an SQLite database is an SQLite database. The backup of a PostgreSQL schema is an export of one moment: it
+needs no other program, only the rights of a worker, and can be restored to either kind of database.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What an import notes of the rows that it brought, whose keys do not say when they were added."""
+"""What an import records about the rows that it brought, because their keys do not say when they were added."""
 
 from __future__ import annotations
 

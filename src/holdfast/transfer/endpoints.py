@@ -1,4 +1,4 @@
-"""A store as one end of a transfer: one long look at it, one long change of it, and its workers."""
+"""A store as one end of a transfer: one long read, one long write, and its workers."""
 
 from __future__ import annotations
 

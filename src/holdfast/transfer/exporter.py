@@ -1,4 +1,4 @@
-"""Export: one consistent look at a database, written to a file page by page."""
+"""Export: one consistent view of a database, written to a file page by page."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Import: the rows of a file that was checked, written in one transaction: all of them or none."""
+"""Import: the rows of a checked file, written in one transaction: all of them or none."""
 
 from __future__ import annotations
 

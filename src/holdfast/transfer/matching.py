@@ -1,4 +1,4 @@
-"""Runs that stand together in a file: which of them are new here, which are here already, and whether they differ."""
+"""Runs that stand together in a file: which of them are new, which exist already, and whether they differ."""
 
 from __future__ import annotations
 

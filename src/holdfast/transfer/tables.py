@@ -1,4 +1,4 @@
-"""What is transferred: the tables and their columns, and what becomes of a run that arrives in another database."""
+"""What is transferred: the tables and their columns, and how a run changes when it arrives in another database."""
 
 from __future__ import annotations
 

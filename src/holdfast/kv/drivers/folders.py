@@ -1,4 +1,5 @@
-"""The folder of a key space: one of another program is not taken for an empty one, nor a file for one that is gone."""
+"""The folder of a key space: another program's folder is not mistaken for an empty one, nor a file for a missing
+one."""
 
 from __future__ import annotations
 

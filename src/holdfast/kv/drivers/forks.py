@@ -1,4 +1,4 @@
-"""Forks: a driver belongs to the process that opened it. A forked child has no part in its lock, and writes nothing."""
+"""Forks: a driver belongs to the process that opened it. A forked child does not share its lock, and writes nothing."""
 
 from __future__ import annotations
 

@@ -1,12 +1,12 @@
 """The files of a directory driver: batches in append-only segments, each batch with its number, length and checksum.
 
 A segment is `00000001.log`: a line that says what it is, then batches. A batch is a head of 24 bytes (number, length,
-CRC of both and of the body), then the body. Numbers rise by one, from one segment to the next too, so a batch that is
-missing is seen. A *base* begins with a batch that has all that there was then, so nothing before it is read any more;
-others go on from the segment before them. A batch at the very end that is cut short or does not match its checksum was
-being written when the process or the machine stopped: it was never acknowledged, and is dropped. Anywhere else the same
-is damage, which is refused by name. Zeros at the end are room for batches to come: a file that does not grow is synced
-in about half the time. They are no batch, because the checksum of one that begins with zeros is not zero.
+CRC of both and of the body), then the body. Numbers rise by one, across segments too, so a missing batch is noticed. A
+*base* begins with a batch that has everything so far, so nothing before it is read any more; other segments continue
+the one before them. A batch at the very end that is cut short or does not match its checksum was being written when the
+process or the machine stopped: it was never acknowledged, and is dropped. Anywhere else this is damage, which is
+refused by name. Zeros at the end are room for later batches, because syncing a file that does not grow takes about half
+the time. They are not a batch, because the checksum of one that begins with zeros is not zero.
 """
 
 from __future__ import annotations

@@ -1,1 +1,1 @@
-"""What belongs to runs and workflows: children, messages that wait, what is on record, versions, figures."""
+"""What belongs to runs and workflows: children, unread messages, evidence, versions, figures."""

@@ -1,4 +1,4 @@
-"""What a step was called with: as it was recorded, or as the code at hand calls it again in a replay."""
+"""The arguments of a step: as they were recorded, or as present code passes them again in a replay."""
 
 from __future__ import annotations
 

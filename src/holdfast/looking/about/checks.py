@@ -1,4 +1,4 @@
-"""Whether runs fit code: checks before deploys that were put on record, and one run beside the code at hand."""
+"""Whether runs fit code: recorded checks before deploys, and one run beside present code."""
 
 from __future__ import annotations
 

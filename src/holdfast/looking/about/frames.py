@@ -1,4 +1,4 @@
-"""The lines of code around where a run waits or an error was raised, where that file is at hand unchanged."""
+"""The lines of code around where a run waits or an error was raised, if that file is available unchanged."""
 
 from __future__ import annotations
 

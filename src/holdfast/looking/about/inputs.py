@@ -1,4 +1,4 @@
-"""What workflows take, as JSON Schema, so that a face can make a form of it."""
+"""The inputs of workflows as JSON Schema, from which a face can make a form."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Past ticks of a schedule: which have a run, and of the others why they have none, as far as that can be told."""
+"""Past ticks of a schedule: which have a run, and why the others have none, as far as that is known."""
 
 from __future__ import annotations
 

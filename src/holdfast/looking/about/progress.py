@@ -1,4 +1,4 @@
-"""How far runs have come: how many of their steps are done, of how many where that is known."""
+"""The progress of runs: how many of their steps are done and, if that is known, of how many."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What belongs to one run: the runs it started, the messages it has not received, what it put on record."""
+"""What belongs to one run: the runs it started, the messages it has not received, its evidence."""
 
 from __future__ import annotations
 

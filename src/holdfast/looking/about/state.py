@@ -1,4 +1,4 @@
-"""What the code of a run says of its state: answers of its queries, from its history and the code at hand."""
+"""What the code of a run says about its state: the answers to its queries, from its history and present code."""
 
 from __future__ import annotations
 

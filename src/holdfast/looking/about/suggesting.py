@@ -1,4 +1,4 @@
-"""Completions of the filter language: what may stand where a person writes, as the database has it."""
+"""Completions of the filter language at the cursor, with names and values from the database."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Acting at a desk beside single runs: starting, sending, dead letters, schedules, what is paused, what is deleted."""
+"""Acting at a desk besides acts on single runs: starting, sending, dead letters, schedules, pauses, purges."""

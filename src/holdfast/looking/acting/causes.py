@@ -1,4 +1,4 @@
-"""Acting on all dead letters of one cause at a desk: counted first, then page by page, and on none that came since."""
+"""Acting on all dead letters of one cause at a desk: counted first, then page by page, without later letters."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The acts of a desk that are not about one run in a state: each takes who does it and why, and is on record."""
+"""The acts of a desk that are not about one run: each takes an actor and a reason, and is on record."""
 
 from __future__ import annotations
 

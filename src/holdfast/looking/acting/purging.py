@@ -1,4 +1,4 @@
-"""Deleting at a desk what is old: by kind and age, counted first."""
+"""Deleting old records at a desk: by kind and age, counted first."""
 
 from __future__ import annotations
 

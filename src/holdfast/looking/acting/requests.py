@@ -1,4 +1,4 @@
-"""What acts are told beside who does them, and what one of them shows: records, the same for every face."""
+"""Requests for acts, besides the actor, and what a reveal shows: records, the same for every face."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Showing a person a value that faces mask: found first, then put on record, then told."""
+"""Showing an operator a value that faces mask: found first, then put on record, then shown."""
 
 from __future__ import annotations
 

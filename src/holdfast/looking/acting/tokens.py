@@ -1,4 +1,4 @@
-"""Tokens at a desk: their records, and whose a token is that was brought."""
+"""Tokens at a desk: their records, and the owner of a given token."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Why a run is where it is: one sentence with a stable code, made of facts that were read before.
+"""Why a run waits or has ended: one sentence with a stable code, made from facts that were read before.
 
-Rules are asked in order and the first that fits speaks. They read nothing themselves: a list gathers the facts of all
-its rows in a few questions (`facts.py`), and then every row has its sentence.
+Rules are tried in order, and the first that fits makes the sentence. They read nothing themselves: a list reads the
+facts of all its rows in a few queries (`facts.py`), and then each row gets its sentence.
 """
 
 from __future__ import annotations

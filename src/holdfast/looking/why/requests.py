@@ -1,4 +1,4 @@
-"""Requests of the HTTP API that do what commands do which `why` names; a face beside the command line sends those."""
+"""Requests of the HTTP API that do the same as the commands of `why`, for faces other than the command line."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a rule says of a run, with one of the codes that never change."""
+"""What a rule says about a run, with one of the codes that never change."""
 
 from __future__ import annotations
 

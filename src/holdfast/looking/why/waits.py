@@ -1,4 +1,4 @@
-"""Why runs wait, as the commit that parked them says: for messages, children, queues, keys, limits, timers."""
+"""Why runs wait, as recorded by the commit that parked them: for messages, children, queues, keys, limits, timers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Why runs want a worker, or what is known of the one that they have."""
+"""Why runs need a worker, or what is known about the worker that they have."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Cuts: where an ended run goes on when it is reopened."""
+"""Cuts: where an ended run continues when it is reopened."""
 
 from holdfast.replay.cuts.cut import UNDO, Cut, Redone, covers, only_undoes, threw
 from holdfast.replay.cuts.finder import (

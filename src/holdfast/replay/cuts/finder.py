@@ -1,11 +1,11 @@
-"""Cuts: where an ended run goes on when it is reopened.
+"""Finding a cut: where an ended run continues when it is reopened.
 
-Everything from one entry of the history on is cut away, and the run continues from what is left. Any prefix of a
-history is a consistent state, for it is what a crash there would have left; except where a loop has forgotten
-iterations since: what it forgot is missing from the prefixes that end before its state.
+Everything from one entry of the history on is cut away, and the run continues from the rest. Any prefix of a history is
+a consistent state, because a crash there would have left it. The exception is a loop that has forgotten iterations
+since: they are missing from the prefixes that end before its state.
 
-Results of calls that were made before the cut are kept, unless they are what is to be done again: they follow the cut
-as facts that the code has not seen, as they might have come after that crash.
+Results of calls made before the cut are kept, unless these calls are to be done again: they follow the cut as facts
+that the code has not seen, as they might have come after that crash.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """SQLite in memory in front of a key space: a transaction is committed there once the driver has its rows.
 
-BEGIN, statements, a batch of the driver, COMMIT; or ROLLBACK where the batch failed. While it is waited for the event
-loop goes on, so whatever reads or writes meanwhile waits for its turn: nothing is seen that is not durable. Where the
-answer of a batch was lost, what is in memory may not be what is stored: everything is read back before anything else.
+BEGIN, statements, a batch of the driver, COMMIT; or ROLLBACK if the batch failed. The event loop goes on during the
+batch, so other reads and writes wait for their turn: they see only what is durable. If the answer of a batch was lost,
+memory and driver may differ: everything is read back before anything else.
 """
 
 from __future__ import annotations

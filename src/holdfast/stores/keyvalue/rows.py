@@ -1,8 +1,8 @@
-"""Rows as keys and values: which tables there are, what a row is stored under, and which rows a transaction changed.
+"""Rows as keys and values: the tables, the key of a row, and which rows a transaction changed.
 
 A row of any table is one key: `Er`, the name of the table, a zero byte, and the digest of its primary key. Its value is
 the row in msgpack, in the order of its columns. The highest number that a table ever gave out (`runs`, `events`) is a
-key of its own, `Em` and the name of the table: SQLite keeps it where no hook sees it, and the row that had it may be
+separate key, `Em` and the name of the table: SQLite keeps it where no hook sees it, and the row that had it may be
 gone.
 """
 

@@ -1,15 +1,15 @@
-"""The key space of one engine: whose it is, what is in it, and batches that change it.
+"""The key space of one engine: its owner, its contents, and the batches that change it.
 
 | key | value |
 |---|---|
-| `Ea` | about: the numbers of this format and of the schema that the rows have |
-| `Eo` | the owner: the process that has it open; every batch expects it as it is |
+| `Ea` | about: the numbers of this format and of the rows' schema |
+| `Eo` | the owner: the process that has it open; every batch expects it unchanged |
 | `Er` + table + zero byte + digest | a row |
 | `Em` + table | the highest number that the table gave out |
 | `Ej` + number of a piece (4 bytes) + part (4 bytes) | a piece of a change that is too large for one batch |
-| `Ec` | that such a change is complete: it is made by the process that finds it |
+| `Ec` | that such a change is complete: the process that finds it applies it |
 
-A value that is longer than the driver takes goes on under the same key and two bytes with the number of the part.
+A value that is too long for the driver continues under the same key and two bytes with the number of the part.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Where a PostgreSQL server is, and what stands before it."""
+"""The address of a PostgreSQL server, and whether a pooler is in front of it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Connections to a PostgreSQL server that come back by themselves, and the server's clock."""
+"""Connections to a PostgreSQL server that reconnect by themselves, and the server's clock."""
 
 from __future__ import annotations
 

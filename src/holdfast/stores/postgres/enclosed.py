@@ -1,8 +1,8 @@
-"""Starting runs and sending messages inside a caller's own transaction: they are there if and when that commits.
+"""Starting runs and sending messages inside a caller's own transaction: they exist once that commits.
 
-A run that is started is inserted; no other process knows it yet, so none waits for its row. A message would need the
-row of its run, and commits of that run would wait for as long as the caller's transaction lasts: so it is left in the
-outbox, and delivered by the next worker that looks there.
+A started run is inserted; no other process knows it yet, so none waits for its row. A message would have to lock the
+row of its run, and commits of that run would wait as long as the caller's transaction lasts. So it is put into the
+outbox, and the next worker that looks there delivers it.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What PostgreSQL says, in our words: every psycopg error becomes one typed error; a password is never shown."""
+"""Errors of PostgreSQL: every psycopg error becomes one of holdfast's own errors; a password is never shown."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Hints among processes that something was committed: given by NOTIFY, heard by LISTEN, and looked for without them."""
+"""Hints to other processes that something was committed: sent by NOTIFY, received by LISTEN, replaced by looking."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
-"""What a batch locks before it begins, so that nothing changes underneath it and no two batches wait for each other.
+"""What a batch locks before it begins, so that no other batch changes its rows and no two batches wait for each other.
 
 Every batch locks in one order: first names of events and idempotency keys, then limits, then runs, each lowest first.
-Batches that only use places which their workers have kept share a limit; any other has it for itself. What cannot be
-known beforehand is not locked at all: the batch then finds out (`NotLocked`) and is done again, with its limits for
-itself, or exclusively.
+Batches that only use places which their workers have kept share a limit; any other batch locks it exclusively. What a
+batch cannot know beforehand is not locked. If the batch then touches it (`NotLocked`), it is applied again, with
+exclusive locks on its limits, or in an exclusive transaction.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The schema in PostgreSQL: is the server one we know, are the tables there, are they ours to change."""
+"""The schema in PostgreSQL: whether the server is supported, the tables exist, and this role may change them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The statements of a batch in PostgreSQL: many rows in one JSON parameter, and no waiting for what is only written."""
+"""The statements of a batch in PostgreSQL: many rows in one JSON parameter, and no wait for answers to writes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Workers on many machines: announced in a row, alive while their lease lasts or their connection shows it."""
+"""Workers on many machines: each has a row, and is alive while its lease lasts or its connection shows it."""
 
 from __future__ import annotations
 

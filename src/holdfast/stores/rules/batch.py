@@ -1,8 +1,8 @@
 """One group commit as a value: operations applied in order to rows in memory, then written in a few statements.
 
-The rules of the contract live here and in the files beside this one, once for every database. A store begins a
-transaction beside which no other writes, hands in a `Statements` that reads and writes rows one by one or in bulk, and
-commits; both ways give the same result.
+The rules of the contract are here and in the files beside this one, once for every database. A store begins a
+transaction with no other writer, passes a `Statements` that reads and writes rows one by one or in bulk, and commits;
+both ways give the same result.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""Events by name: who waits, what is queued, and who is given what.
+"""Events by name: which runs wait, which events are queued, and which run gets which event.
 
 A waiting receive has a row per name it takes. Publishing gives the event to the run that has waited longest, or to
-every waiting run, by rows in their inboxes; all of that is one transaction, so there is no such thing as half a
-fan-out. A run that was given an event it no longer waits for gives it back. What no run waits for is queued, and a
-receive that begins to wait is given what is queued in the transaction that makes it wait.
+every waiting run, by rows in their inboxes; all of that is one transaction, so a fan-out is never half done. A run that
+was given an event it no longer waits for gives it back. An event that no run waits for is queued; a receive that begins
+to wait gets queued events in the same transaction.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Turns that only add facts, nine of ten: they are written without their runs ever being read."""
+"""Turns that only add facts, nine of ten: they are written without reading their runs."""
 
 from __future__ import annotations
 

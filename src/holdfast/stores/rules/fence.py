@@ -1,10 +1,10 @@
 """The fence: a worker writes to a run only in the epoch in which it claimed it, and to none that has ended.
 
-Each claim raises a run's epoch, so what a worker writes that hung or lost its lease meanwhile is refused here, and
-`batch.py` answers `Fenced`. Turns that only add facts meet the same condition inside the statement that writes them,
-and the rows it did not write are asked for (`facts.py`): `insert_facts` in `sql/queries/batch.sql`, `append_one` and
+Each claim raises a run's epoch, so a write of a worker that hung or lost its lease meanwhile is refused here, and
+`batch.py` answers `Fenced`. For turns that only add facts, the statement that writes them has the same condition, and
+reports the rows that it did not write (`facts.py`): `insert_facts` in `sql/queries/batch.sql`, `append_one` and
 `append_two` in `sqlite/queries/hot.sql`, `append_facts` in `postgres/queries/postgres.sql`. An attempt in a queue has a
-fence of its own, its number and the worker that took it (`tasks.py`).
+separate fence: its number and the worker that took it (`tasks.py`).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The inboxes of runs: what is put there makes a run due, unless it is held back."""
+"""The inboxes of runs: a row that is put there makes its run due, unless the run is held back."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Idempotency keys: one step at a time, whichever run it belongs to, and its result for those who come later."""
+"""Idempotency keys: one step at a time holds a key, whichever run it belongs to, and later steps get its result."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Dead letters: work and events given up on, kept for a person."""
+"""Dead letters: failed work and undelivered events, kept for an operator."""
 
 from __future__ import annotations
 

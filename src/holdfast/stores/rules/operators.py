@@ -1,4 +1,4 @@
-"""What people do to a run: cancel, terminate, pause, resume, reopen, describe. One conditional write decides each."""
+"""Acts on a run: cancel, terminate, pause, resume, reopen, describe. One conditional write decides each."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Deleting what is old enough, a little at a time; open runs are never touched."""
+"""Deleting what is old enough, a few rows at a time; open runs are never deleted."""
 
 from __future__ import annotations
 

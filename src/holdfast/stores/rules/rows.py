@@ -1,7 +1,7 @@
 """The rows of one batch: those that were read, as its operations have left them, and those that are to be written.
 
-Nothing is decided here. The rules ask for a run or for what it has not read, change it in memory, and note what is to
-be inserted, rewritten or deleted; `write_rows` writes all of that in a few statements.
+Nothing is decided here. The rules ask for a run or for its unread rows, change them in memory, and note what to insert,
+rewrite or delete; `write_rows` writes all of that in a few statements.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Tokens: a row each, which is never changed but for when it was revoked."""
+"""Tokens: a row for each, which never changes except when the token is revoked."""
 
 from __future__ import annotations
 

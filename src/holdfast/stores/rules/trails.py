@@ -1,4 +1,4 @@
-"""Trails that only grow: what people did, and what runs want on record; each row carries the hash of the last."""
+"""Trails that only grow: acts of operators, and evidence of runs; each row carries the hash of the one before it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Conditions of a statement that are put together from what a caller asks for."""
+"""Conditions of a statement, put together from the filters of a caller."""
 
 from __future__ import annotations
 

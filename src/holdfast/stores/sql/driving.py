@@ -1,4 +1,4 @@
-"""How a search asks a database for a piece of an index: so that no other index can serve, whatever a planner thinks."""
+"""How a search reads a piece of an index: with conditions that no other index can serve, whatever a planner chooses."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Figures in SQL: each is added to its minute and to its hour, and sums are made of at most SCAN_BUDGET rows."""
+"""Figures in SQL: each is added to its minute and to its hour, and sums read at most SCAN_BUDGET rows."""
 
 from __future__ import annotations
 

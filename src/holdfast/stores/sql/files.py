@@ -1,8 +1,8 @@
 """SQL kept in files: named statements and numbered migrations, read once from the package.
 
-A statement begins with `-- name: its_name`, then perhaps `-- rows: column type, ...` or `-- rows: table` (what it is
-given, see {rows} in queries/batch.sql), then a line saying what it is for. It ends where the next one begins. Words in
-braces stand for what databases say differently, or for lists of columns (`tables.LISTS`).
+A statement begins with `-- name: its_name`, then optionally `-- rows: column type, ...` or `-- rows: table` (its
+parameters, see {rows} in queries/batch.sql), then a line with its purpose. It ends where the next one begins. Words in
+braces stand for what databases write differently, or for lists of columns (`tables.LISTS`).
 """
 
 from __future__ import annotations

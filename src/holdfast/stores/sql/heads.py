@@ -1,8 +1,8 @@
-"""Searching runs for faces: driven by the condition that fewest runs meet, in pieces, up to a budget.
+"""Searching runs for faces: driven by the condition that the fewest runs meet, in pieces, up to a budget.
 
-A search never trusts the planner with how much it reads. It asks the index of each condition for at most a thousand
-rows, takes the one that has fewest, goes down that index piece by piece, and looks at the runs between two keys only.
-Where an instant is asked for, it goes down between the keys that runs of that time have (`spans.py`).
+A search never lets the planner decide how much it reads. It reads at most a thousand rows from the index of each
+condition, chooses the index with the fewest, goes down that index piece by piece, and reads only the runs between two
+keys. If the filter has a time, it stays between the keys of runs of that time (`spans.py`).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What every SQL store answers to faces: searches that are bounded, and the state of what is beside runs."""
+"""What every SQL store offers to faces: bounded searches, and the state of everything besides runs."""
 
 from __future__ import annotations
 

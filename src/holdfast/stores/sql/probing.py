@@ -1,4 +1,4 @@
-"""Finding the place of an instant in a table whose rows were added as time went by: by probes, without an index."""
+"""Finding the position of an instant in a table whose rows were added in order of time: by probes, without an index."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Between which keys the rows of a span of time lie: found by probes, for no index knows when a row was added.
+"""The keys between which the rows of a period lie: found by probes, because no index has the time of a row.
 
-Keys grow with time, but for what an import brought: each import notes the blocks that it wrote, and a search looks at
-these by themselves.
+Keys grow with time, except for imported rows: each import records the blocks that it wrote, and a search reads these
+separately.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """How the rules of a store reach its database: named statements inside one transaction.
 
-The methods are coroutines because PostgreSQL is waited for. SQLite never waits inside a transaction, so what is written
-with them runs there from beginning to end at once: see `at_once`.
+The methods are coroutines because they wait for PostgreSQL. SQLite never waits inside a transaction, so there the same
+code runs from beginning to end at once: see `at_once`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What every SQL store does alike: looking at runs, histories and trails."""
+"""What all SQL stores have in common: looking at runs, histories and trails."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The tables that every database has: their columns stand here once, and statements and rows are made from them.
+"""The tables that every database has: their columns are listed here once, and statements and rows are made from them.
 
 A new column is a field of its record here (or in `contract/rows.py`), and a migration with the next number beside each
 database.

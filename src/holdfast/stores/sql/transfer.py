@@ -1,8 +1,8 @@
 """Statements of export and import, made from the columns of each table.
 
 - `export_T` reads a page of a table, of the runs whose keys lie between two numbers ($1, $2), beyond a position;
-- `export_other_T` reads a page of what belongs to no run that is there, beyond a position;
-- `existing_T` looks for rows that would be in the way of an import;
+- `export_other_T` reads a page of rows whose run does not exist, beyond a position;
+- `existing_T` looks for rows that an import would conflict with;
 - `import_T` writes rows.
 What does not follow from the columns is written by hand, in queries/transfer.sql, and takes precedence.
 """

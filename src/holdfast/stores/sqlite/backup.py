@@ -1,4 +1,4 @@
-"""A copy of an open database: SQLite's online backup, of one moment, while commits go on."""
+"""A copy of an open database: SQLite's online backup, of one moment, while commits continue."""
 
 from __future__ import annotations
 

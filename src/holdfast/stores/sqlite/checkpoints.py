@@ -1,8 +1,8 @@
 """Keeping the WAL short without making the event loop wait for it.
 
-A checkpoint started by a commit copies a thousand pages on that commit's time. Here a thread with a connection of its
-own copies them while commits go on; the few pages added meanwhile are copied by the next commit, and only then does the
-WAL start over. When commits outrun the thread, they are sent to the writer thread and wait there.
+A checkpoint started by a commit copies a thousand pages while that commit waits. Here a thread with its own connection
+copies them while commits continue; the next commit copies the few pages added meanwhile, and only then does the WAL
+start over. When commits are faster than the thread, they go to the writer thread and wait there.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Who uses which connection when: commits on the event loop where that is safe, on a thread where it could wait."""
+"""Which connection is used when: commits run on the event loop if that is safe, on a thread if they could wait."""
 
 from __future__ import annotations
 

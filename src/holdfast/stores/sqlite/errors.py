@@ -1,4 +1,4 @@
-"""What SQLite says, in our words: every apsw error becomes one typed error that names the file."""
+"""Errors of SQLite: every apsw error becomes one of holdfast's own errors, which names the file."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The database file: is it ours, can it be written, is its schema one we know."""
+"""The database file: whether it is holdfast's, can be written, and has a known schema."""
 
 from __future__ import annotations
 

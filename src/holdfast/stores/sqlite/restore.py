@@ -1,4 +1,4 @@
-"""Another file in the place of a database that no process uses; the one that was there is kept."""
+"""Replacing a database that no process uses by another file; the old database is kept."""
 
 from __future__ import annotations
 

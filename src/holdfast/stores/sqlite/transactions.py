@@ -1,7 +1,7 @@
 """Steps that write the user's own tables: their rows and the record of their end are one transaction of SQLite.
 
-Each has a connection of its own, so that it can be taken away from a body that takes too long: all other commits
-wait for it. A database in memory has only one connection, which is the event loop's; there the body runs on the loop.
+Each has its own connection, so that the store can take it away from a body that takes too long: all other commits
+wait for it. A database in memory has only one connection, the event loop's; there the body runs on the loop.
 """
 
 from __future__ import annotations

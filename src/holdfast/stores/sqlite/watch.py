@@ -1,14 +1,14 @@
-"""The open database file: is it still the file that was opened, and did nothing but SQLite write to it.
+"""The open database file: whether it is still the file that was opened, and only SQLite has written to it.
 
-A backup can be put in the place of an open database in two ways. `mv` gives its path to another file. `cp` leaves the
-file and replaces what is in it; device and inode stay the same. In WAL mode nothing but a checkpoint writes the
-database file, and the process that makes one says so in the shared memory (`-shm`): how far it is about to copy before
-it begins, how far it has copied afterwards. So a file whose size or time has moved though no checkpoint began since was
-written by another program.
+A backup can replace an open database in two ways. `mv` gives its path to another file. `cp` keeps the file and replaces
+its content; device and inode stay the same. In WAL mode only a checkpoint writes the database file, and the process
+that makes one says so in the shared memory (`-shm`): how far it is about to copy before it begins, how far it has
+copied afterwards. So if size or time of a file have changed although no checkpoint began since, another program wrote
+it.
 
-While a checkpoint is under way times tell nothing. So after each checkpoint of this process some of the pages that it
-copied are compared with the WAL, and some of those that the one before it copied with what they were: a copy over the
-file would have put older ones in their place.
+During a checkpoint, times say nothing. So after each checkpoint of this process some of the pages that it copied are
+compared with the WAL, and some of those that the previous one copied with their content then: a copy over the file
+would have put older pages in their place.
 
 The descriptors used here are SQLite's own. One more of the same file could never be closed while the database is open:
 closing it would drop the locks of the whole process.

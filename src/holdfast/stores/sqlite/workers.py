@@ -1,4 +1,4 @@
-"""Workers on one machine: announced in a row, alive while they hold their lock file and renew their lease."""
+"""Workers on one machine: each has a row, and is alive while it holds its lock file and renews its lease."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the server says, in our words: its refusals, the errors of queries, and how a run ended."""
+"""Answers of the server as holdfast's own errors and values: refusals, errors of queries, and how a run ended."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reaching a Temporal server: its address, and what is wrong with one that cannot serve."""
+"""Reaching a Temporal server: its address, and why a server cannot serve."""
 
 from __future__ import annotations
 

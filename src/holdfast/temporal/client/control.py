@@ -1,4 +1,4 @@
-"""What is done to runs on Temporal: cancel, terminate, pause, resume, nudge, recover."""
+"""Acts on runs on Temporal: cancel, terminate, pause, resume, nudge, recover."""
 
 from __future__ import annotations
 

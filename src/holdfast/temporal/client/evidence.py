@@ -1,4 +1,4 @@
-"""What runs on Temporal put on record: it goes with the run, and lasts as long as the namespace keeps it."""
+"""Evidence of runs on Temporal: it belongs to the run, and lasts as long as the namespace keeps the run."""
 
 from __future__ import annotations
 

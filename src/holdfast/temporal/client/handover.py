@@ -1,7 +1,7 @@
-"""Runs that were begun elsewhere and go on here, in the middle of their code.
+"""Runs that began in another runtime and continue here, in the middle of their code.
 
-A `HandOver` is all that a run is while nothing is under way for it. It is started here under its own id, once for each
-token: a caller that dies in between hands it over again, with the same token, and nothing is done twice.
+A `HandOver` is the whole state of a run while nothing is under way for it. The run is started here under its own id,
+once for each token: after a crash the caller hands it over again, with the same token, and nothing is done twice.
 """
 
 from __future__ import annotations

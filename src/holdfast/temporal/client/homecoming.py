@@ -1,4 +1,4 @@
-"""A run that left the cluster, as a store takes it: the same each time it is made."""
+"""A run that left the cluster, in the form that a store takes: the same each time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What callers do to one run on Temporal, and see of it: the RunPort of this runtime."""
+"""What callers can do to one run on Temporal, and see of it: the RunPort of this runtime."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Letting runs go on that have ended: another execution under the same id, with a prefix of the entries."""
+"""Letting ended runs continue: another execution under the same id, with a prefix of the entries."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A namespace as the beginning of a move: which runs it has, how they stand, and what they leave with."""
+"""A namespace as the source of a move: its runs, their states, and what they hand over."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A namespace as the end of a move: is there room for the runs, are they there, do they go on."""
+"""A namespace as the target of a move: whether it can take the runs, has them, and continues them."""
 
 from __future__ import annotations
 

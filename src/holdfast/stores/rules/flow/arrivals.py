@@ -1,4 +1,4 @@
-"""Runs that come from another runtime: a row keeps their id and their mail from before they are closed there."""
+"""Runs that come from another runtime: a row reserves the id and keeps an inbox from before the run is closed there."""
 
 from __future__ import annotations
 

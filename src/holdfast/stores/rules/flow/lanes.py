@@ -1,6 +1,6 @@
 """Lanes: runs of one workflow with the same key, which wait there for their turn and for a place.
 
-Here a run enters its lane, is refused or displaces another, and leaves it; `line.py` gives runs to workers.
+A run enters its lane, is refused or displaces another run, and leaves the lane; `line.py` gives runs to workers.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The line of lanes: they give their runs to workers in turn, as far as there are places and their rate allows.
 
-What is read for one run does not depend on how many runs or lanes wait.
+The number of rows read for one run does not depend on how many runs or lanes wait.
 """
 
 from __future__ import annotations

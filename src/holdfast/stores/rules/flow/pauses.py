@@ -1,4 +1,4 @@
-"""Pauses of workflows and queues: a row while one stands, which every worker looks at once a second."""
+"""Pauses of workflows and queues: a row for each, which every worker reads once a second."""
 
 from __future__ import annotations
 

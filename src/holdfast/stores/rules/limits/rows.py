@@ -1,4 +1,4 @@
-"""The rows of limits that one batch has read and will write: limits, their keys, what workers have of them."""
+"""The rows of limits that one batch has read and will write: limits, their keys, the places that workers have."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Attempts in queues under limits: the one that takes a task takes its place, or puts it in line."""
+"""Attempts in queues under limits: the worker that takes a task takes its place, or puts it in line."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whether an attempt may begin under a limit, and from when on."""
+"""Whether an attempt may begin under a limit, and from which time."""
 
 from __future__ import annotations
 
