@@ -14,7 +14,7 @@ from tests.web.browser.conftest import PATIENCE
 async def test_a_run_shows_why_what_happened_when_and_each_step(shop, site, looker):
     await shops.the_order(shop)
     await looker.open("/runs/order-88405")
-    await expect(await looker.sees(".whybox")).to_contain_text("Waits for the next attempt of step book_carrier")
+    await expect(await looker.sees(".whybox")).to_contain_text("Step book_carrier failed 4 times of 8")
     await expect(looker(".whybox .src")).to_contain_text("shop.py:")
     await expect(looker(".row")).to_have_count(8)
     await expect(looker(".axis text.fold")).to_have_text("2 h")

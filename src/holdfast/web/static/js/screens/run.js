@@ -20,8 +20,9 @@ import { History, Messages, Record, Steps } from "../run/tabs.js";
 import { Timeline } from "../run/timeline.js";
 import { Took, listed } from "./runs.js";
 
-const Graph = later(() => import("../run/graph.js"), "Graph");
-const State = later(() => import("../run/state.js"), "State");
+const reading = html`<p class="empty" aria-busy="true">Reading…</p>`;
+const Graph = later(() => import("../run/graph.js"), "Graph", reading);
+const State = later(() => import("../run/state.js"), "State", reading);
 const MOST_FACTS = 5000, PAGE = 1000, NONE = [];
 /** Of a longer run the newest so many facts are looked at, for its steps and for what changes. */
 const NEWEST = 2000;

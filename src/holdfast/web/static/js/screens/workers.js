@@ -37,7 +37,7 @@ function Work({ on, name, paused }) {
 }
 addKind("work", Work);
 
-const NUMBERS = { at_once: "At once", rate: "May begin", per: "in, as 1s or 1min", burst: "Of them together, at most", per_key_at_once: "Of one key at once", trip_after: "After so many failures in a row nothing begins", cool_down: "for, as 30s" };
+const NUMBERS = { at_once: "At once", rate: "May begin", per: "in, as 1s or 1min", burst: "Of them together, at most", per_key_at_once: "For each key", trip_after: "After so many failures in a row nothing begins", cool_down: "for, as 30s" };
 const LASTING = ["per", "cool_down"];
 
 /** Other numbers for a limit than those that engines declare. */
