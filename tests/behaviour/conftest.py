@@ -136,7 +136,8 @@ async def make_engine(mode: str, address: str, request: pytest.FixtureRequest) -
     """Return a coroutine function that opens a TestEngine in the current mode and closes it after the test."""
     if request.config.getoption("--temporal"):
         restarts = mode not in ("temporal", "memory") or "mode" in inspect.signature(request.function).parameters
-        async with on_temporal.engines(follow=restarts) as make_there:
+        name = f"{request.path.stem.removeprefix('test_')}::{request.function.__name__}"
+        async with on_temporal.engines(restarts, name in on_temporal.in_real_time()) as make_there:
             yield make_there
         return
     engines: list[TestEngine] = []

@@ -1,12 +1,12 @@
 """The tests of behaviour on Temporal: which of them need a capability that is not offered there, and engines for them.
 
-`make temporal` runs them with --temporal, on a time-skipping server. A test either passes there, or is named in
-not_on_temporal.txt with the capability that it needs and `offers()` denies, or as unfinished.
+`make temporal` runs them with --temporal, on a time-skipping server; those that are named in on_development_server.txt
+on a development server, which has lists and schedules. A test either passes there, or is named in not_on_temporal.txt
+with the capability that it needs and `offers()` denies. `python -m tests.behaviour.counted` counts the cases.
 """
 
 from __future__ import annotations
 
-import asyncio
 import functools
 import os
 from collections.abc import AsyncIterator, Callable
@@ -16,6 +16,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
+from holdfast.errors import NotOffered
 
 STOP_GRACE = timedelta(milliseconds=100)
 _ONLY_A_DATABASE_HAS = ("database", "durability")
@@ -28,6 +30,12 @@ def needs() -> dict[str, str]:
     """Return the capability that each test or case needs which does not pass on Temporal, by its file and name."""
     lines = Path(__file__).with_name("not_on_temporal.txt").read_text().splitlines()
     return dict(line.rsplit(" ", 1) for line in lines)
+
+
+@functools.cache
+def in_real_time() -> frozenset[str]:
+    """Return the tests that need lists or schedules and no jumping clock, by file and name."""
+    return frozenset(Path(__file__).with_name("on_development_server.txt").read_text().split())
 
 
 def needed(file: str, name: str) -> str:
@@ -66,37 +74,37 @@ def select(config: pytest.Config, items: list[pytest.Item]) -> None:
 
 
 @asynccontextmanager
-async def engines(follow: bool) -> AsyncIterator[Callable[..., Any]]:
-    """Return what opens engines on a time-skipping server of their own, and closes them after the test.
+async def engines(follow: bool, real_time: bool) -> AsyncIterator[Callable[..., Any]]:
+    """Return what opens engines on a server of their own, and closes them after the test.
 
-    Where engines `follow` each other they keep no run in memory, since that server would go on asking the first one.
+    It is one that skips time, or in `real_time` a development server, which has lists and schedules. Where engines
+    `follow` each other they keep no run in memory, since the former would go on asking the first one.
     """
-    from tests.behaviour.servers_time import BehaviourEngine, ServersTime
+    from tests.behaviour.development import DevelopmentEngine, DevelopmentServer
 
-    from holdfast.temporal import TimeSkippingServer
+    from holdfast.temporal import TemporalTestEngine, TimeSkippingServer
 
     async with AsyncExitStack() as stack:
-        server = await stack.enter_async_context(TimeSkippingServer())
-        time = ServersTime(server)
+        servers: list[TimeSkippingServer] = []
 
         async def make(*workflows: Any, **options: Any) -> Any:
             for name in _ONLY_A_DATABASE_HAS:
                 options.pop(name, None)
             if options.get("retention", 1) is None:
                 del options["retention"]
-            if options.get("clock") is time:
-                del options["clock"]  # that of the engine before, which has the same server
             options.setdefault("stop_grace", STOP_GRACE)
-            if follow:
+            if follow and not real_time:
                 options["max_resident"] = 0
-            engine = BehaviourEngine(workflows=workflows, server=server, **options)
-            engine.jumping = time
-            # That server's time stands still while a run that has something to do waits for a worker.
-            passing = asyncio.create_task(time.catch_up())
-            if not options.get("run_workflows", True):
-                await passing
-            await stack.enter_async_context(engine)
-            await passing
-            return engine
+            clock, start = options.pop("clock", None), options.pop("start", None)
+            if not servers:
+                if real_time and not (start is clock is None):
+                    raise NotOffered("a clock that stands still", "clock", "test it on the time-skipping server")
+                made = DevelopmentServer() if real_time else TimeSkippingServer(start=start, clock=clock)
+                servers.append(await stack.enter_async_context(made))
+            elif start is not None or (clock is not None and clock is not servers[0].clock):
+                raise NotOffered("a clock of an engine's own", "clocks.differ", "engines of a server have its time")
+            kind: Any = DevelopmentEngine if real_time else TemporalTestEngine
+            engine = kind(workflows=workflows, server=servers[0], **options)
+            return await stack.enter_async_context(engine)
 
         yield make

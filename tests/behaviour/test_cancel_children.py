@@ -41,7 +41,8 @@ async def test_a_cancel_reaches_every_child_that_follows_however_deep(make_engin
     assert await run.status() is Status.CANCELLED
     assert [await engine.get(f"follows-{depth}").status() for depth in (1, 2, 3)] == [Status.CANCELLED] * 3
     assert [await engine.get(f"stays-{depth}").status() for depth in (1, 2, 3)] == [Status.SUSPENDED] * 3
-    assert [record.target for record in await engine.audit.records()] == [run.id]
+    if engine.offers("audit"):
+        assert [record.target for record in await engine.audit.records()] == [run.id]
 
 
 @pytest.mark.parametrize("state", ["pending", "paused", "blocked", "running"])

@@ -181,7 +181,7 @@ async def test_a_run_that_is_being_undone_cannot_be_cancelled(make_engine):
     await eventually(lambda: _is(run, Status.COMPENSATING))
     for compensate in (False, True):
         assert await run.cancel(compensate=compensate) is False
-    assert await engine.audit.records() == []
+    assert not engine.offers("audit") or await engine.audit.records() == []
     await eventually(lambda: _is(other, Status.COMPENSATING))
     assert await other.terminate() is True
     may_end.set()

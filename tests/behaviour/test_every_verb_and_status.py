@@ -16,6 +16,7 @@ from holdfast.contract.operations import Done
 from holdfast.contract.rows import AWAY
 from holdfast.engine.client.reopen import Redo
 from holdfast.errors import CannotReopen, InvalidId, Moved, StoreError
+from holdfast.ops.audit import AuditRecord
 from holdfast.testing import TestEngine
 from holdfast.testing.conformance.moving import finish, mark
 from holdfast.testing.conformance.samples import one
@@ -244,11 +245,12 @@ async def test_every_verb_answers_by_the_status_of_the_run(make_engine, status):
     for verb, (answer, following) in TABLE[status].items():
         run = await brought_to(engine, status)
         before = await run.describe()
-        audited = len(await engine.audit.records(target=run.id))
+        audited = len(await acts_on(engine, run))
         assert await do(engine, run, verb) == answer, verb
         done = answer in (True, None)
-        records = (await engine.audit.records(target=run.id))[audited:]
-        assert [(each.actor, each.action) for each in records] == [("kim", verb.replace("_", " "))] * done, verb
+        if engine.offers("audit"):
+            records = (await acts_on(engine, run))[audited:]
+            assert [(each.actor, each.action) for each in records] == [("kim", verb.replace("_", " "))] * done, verb
         if not done:
             assert await run.describe() == before, verb
         if following in WORKED_ON:
@@ -257,7 +259,12 @@ async def test_every_verb_answers_by_the_status_of_the_run(make_engine, status):
         await engine.settle()
         if following not in WORKED_ON:
             assert await run.status() == following, verb
-    assert (await engine.audit.verify()).ok
+    assert not engine.offers("audit") or (await engine.audit.verify()).ok
+
+
+async def acts_on(engine: TestEngine, run: RunHandle[None]) -> list[AuditRecord]:
+    """Return what is on record about a run, where there is a record."""
+    return await engine.audit.records(target=run.id) if engine.offers("audit") else []
 
 
 async def test_every_status_is_in_the_table():
@@ -295,7 +302,7 @@ async def test_nobody_can_act_on_a_run_that_does_not_exist(make_engine):
             await do(engine, engine.get("nobody"), verb)
     with pytest.raises(InvalidId):
         engine.get("no/body")
-    assert await engine.audit.records() == []
+    assert not engine.offers("audit") or await engine.audit.records() == []
 
 
 ACTS = [
@@ -357,4 +364,5 @@ async def test_a_client_acts_on_the_runs_of_another_engine(make_engine, status, 
         return found.status == following and found.updated_at != before
 
     await eventually(done)
-    assert [each.actor for each in await client.audit.records(target=run.id)][-1] == "kim"
+    if client.offers("audit"):
+        assert [each.actor for each in await client.audit.records(target=run.id)][-1] == "kim"

@@ -281,7 +281,7 @@ async def test_what_a_pause_cannot_be_is_refused(make_engine):
     with pytest.raises(BadInput):
         await run.pause(until=datetime(2030, 1, 1))  # noqa: DTZ001  # that is the point
     assert await run.status() is Status.SUSPENDED
-    assert await engine.audit.records() == []
+    assert not engine.offers("audit") or await engine.audit.records() == []
 
 
 async def test_a_negative_pause_is_called_by_its_name(make_engine):

@@ -303,7 +303,7 @@ async def test_other_input_of_a_child_or_a_send_is_noticed(make_engine, change):
         await second.get(run.id).result(SOON)
     assert await second.get(left.id).result() == "a"
     assert await second.get(right.id).status() is Status.SUSPENDED
-    assert len(await second.runs(parent="t")) == 1
+    assert not second.offers("lists") or len(await second.runs(parent="t")) == 1
 
 
 async def test_a_change_behind_the_present_place_is_no_change(make_engine):

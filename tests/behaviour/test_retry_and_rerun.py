@@ -53,8 +53,9 @@ async def test_retry_goes_on_at_the_failed_step_with_what_was_done_before(make_e
     assert attempts == [1, 2, 3]
     seen = await run.describe()
     assert (seen.status, seen.reopened, seen.error) == (Status.COMPLETED, 1, None)
-    (record,) = await engine.audit.records(target=run.id)
-    assert (record.action, record.actor, record.detail["reason"]) == ("retry", "kim", "the bank is back")
+    if engine.offers("audit"):
+        (record,) = await engine.audit.records(target=run.id)
+        assert (record.action, record.actor, record.detail["reason"]) == ("retry", "kim", "the bank is back")
 
 
 async def test_retry_that_fails_again_may_be_tried_again(make_engine):
@@ -327,7 +328,7 @@ async def test_two_people_who_retry_at_once_retry_once(make_engine, mode):
     assert all(isinstance(outcome, Redo | CannotReopen) for outcome in outcomes)
     assert await asyncio.wait_for(run.result(), LONG) == "pay"
     assert body.ran == ["pay", "pay"]
-    assert len(await engine.audit.records(target=run.id)) == 1
+    assert not engine.offers("audit") or len(await engine.audit.records(target=run.id)) == 1
 
 
 @pytest.mark.parametrize("verb", ["retry", "rerun", "resume"])
@@ -394,7 +395,8 @@ async def test_resume_of_a_cancelled_run_continues_at_the_first_step_not_complet
     await run.send("go")
     assert await run.result() == "pack"
     assert body.ran == ["pick", "unpick", "pack"]
-    assert [record.action for record in await engine.audit.records(target=run.id)] == ["cancel", "resume"]
+    if engine.offers("audit"):
+        assert [record.action for record in await engine.audit.records(target=run.id)] == ["cancel", "resume"]
 
 
 async def test_a_step_given_up_by_a_cancel_runs_again_after_the_resume(make_engine):
@@ -508,8 +510,9 @@ async def test_a_run_can_be_rerun_from_every_call(make_engine, path):
     assert slept == (timedelta(0) if path == "last" else HOUR)
     times = [entry.at for entry in await run.history()]
     assert times == sorted(times)
-    (record,) = await engine.audit.records(target=run.id)
-    assert record.detail["from_step"] == path
+    if engine.offers("audit"):
+        (record,) = await engine.audit.records(target=run.id)
+        assert record.detail["from_step"] == path
 
 
 async def test_a_completed_run_reopens_by_rerun_alone(make_engine):
@@ -587,7 +590,7 @@ async def test_rerun_from_a_call_that_does_not_exist_lists_those_that_do(make_en
     with pytest.raises(CannotReopen, match=r"no call 'lats'; did you mean .*'last'.*; it has: first, both"):
         await run.rerun(from_step="lats")
     assert await run.describe() == before
-    assert await engine.audit.records() == []
+    assert not engine.offers("audit") or await engine.audit.records() == []
 
 
 async def test_rerun_inside_what_a_loop_has_forgotten_is_refused(make_engine):

@@ -150,7 +150,8 @@ async def test_a_whole_line_of_descendants_is_retried_in_one_go(make_engine, fai
     assert failing_family.ran == ["work", "work"]
     found = await engine.runs(workflow="line")
     assert [(each.status, each.reopened) for each in found] == [(Status.COMPLETED, 1)] * 5
-    assert [record.target for record in await engine.audit.records()] == ["depth-4"]
+    if engine.offers("audit"):
+        assert [record.target for record in await engine.audit.records()] == ["depth-4"]
 
 
 async def test_a_family_is_retried_as_a_whole_or_not_at_all(make_engine, failing_family):
@@ -238,7 +239,7 @@ async def test_a_run_that_names_the_failures_it_collected_is_retried_with_those_
     assert (shown.steps, shown.unsure) == ((), {})
     assert shown.since.startswith("the failure of child ")
     assert await run.status() is Status.FAILED
-    assert await engine.audit.records() == []
+    assert not engine.offers("audit") or await engine.audit.records() == []
     assert await run.retry() == shown
     assert await run.result() == ["sum of 4"]
     assert sorted(nightly.ran[:2]) == ["b", "d"]

@@ -398,7 +398,7 @@ async def test_a_change_is_not_undone_by_a_pause_made_meanwhile(make_engine):
 )
 async def test_a_timetable_that_makes_no_sense_is_refused_by_its_field(make_engine, fields, named):
     """GUARANTEES 6.16 InvalidSchedule at the call; nothing is stored."""
-    engine = await make_engine(report, start=BEGIN)
+    engine = await make_engine(report)
     with pytest.raises(InvalidSchedule, match=named):
         await engine.schedules.put("s", report, **fields)
     assert await engine.schedules.list() == []
@@ -407,7 +407,7 @@ async def test_a_timetable_that_makes_no_sense_is_refused_by_its_field(make_engi
 @anywhere
 async def test_arguments_that_do_not_fit_the_workflow_are_refused(make_engine):
     """GUARANTEES 6.14 6.12 When the schedule is made, not at two in the morning."""
-    engine = await make_engine(report, start=BEGIN)
+    engine = await make_engine(report)
     with pytest.raises(BadInput, match="pages"):
         await engine.schedules.put("s", report, "north", "three", every=HOUR)
     with pytest.raises(BadInput, match="page"):
@@ -424,6 +424,6 @@ async def test_a_parameter_named_like_a_part_of_the_timetable_is_never_swallowed
     @workflow
     async def export(ctx: Context, until: str | None = None) -> None: ...
 
-    engine = await make_engine(export, start=BEGIN)
+    engine = await make_engine(export)
     with pytest.raises(BadInput, match=r"'until'.*position"):
         await engine.schedules.put("s", export, every=HOUR, until=BEGIN + DAY)

@@ -49,8 +49,9 @@ async def test_a_terminated_run_ends_at_once_and_cleans_up_nothing(make_engine):
     await engine.advance(HOUR)
     assert body.ran == ["one"]
     assert undone == []
-    (record,) = await engine.audit.records(target=run.id)
-    assert (record.actor, record.action, record.detail) == ("kim", "terminate", {"reason": "it was a mistake"})
+    if engine.offers("audit"):
+        (record,) = await engine.audit.records(target=run.id)
+        assert (record.actor, record.action, record.detail) == ("kim", "terminate", {"reason": "it was a mistake"})
 
 
 async def test_a_body_under_way_is_stopped_and_its_result_is_refused(make_engine):
@@ -186,7 +187,7 @@ async def test_terminate_and_completion_at_once_have_one_winner(make_engine):
         await engine.settle()
         assert await run.status() is (Status.CANCELLED if terminated else Status.COMPLETED)
         outcomes.add(terminated)
-        assert len(await engine.audit.records(target=run.id)) == terminated
+        assert not engine.offers("audit") or len(await engine.audit.records(target=run.id)) == terminated
     assert outcomes == {True, False}
 
 

@@ -103,6 +103,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
         "ops.audit",
         "schedules.preview",
         "schedules.view",
+        "testing.clock",  # of its engine for tests
     ),
     # Moving runs from a store to the second runtime: it knows both.
     "moving": (*GROUND, *CONTRACT, "temporal.client.*"),

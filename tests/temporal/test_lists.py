@@ -25,7 +25,10 @@ async def report(ctx: Context, of: str) -> str:
 
 async def test_runs_are_chosen_by_what_they_are(make_engine):
     engine = await make_engine(flows.count, flows.saga, flows.parent, flows.kid, flows.lives)
-    done = [await engine.start(flows.count, n, id=f"count-{n}", attributes={"n": n}, actor="kim") for n in (1, 2)]
+    done = [
+        await engine.start(flows.count, n, id=f"count-{n}", attributes={"n": n, "of": f'"{n}"\\ ü'}, actor="kim")
+        for n in (1, 2)
+    ]
     failed = await engine.start(flows.saga, True, id="failed", tenant="north")
     cancelled = await engine.start(flows.saga, False, id="cancelled")
     open_one = await engine.start(flows.saga, False, id="open", unique_key=None)
@@ -48,7 +51,8 @@ async def test_runs_are_chosen_by_what_they_are(make_engine):
 
     await eventually(all_there)
     assert await ids(workflow="count") == ["count-2", "count-1"]
-    assert await ids(attributes={"n": 2}) == ["count-2"]
+    assert await ids(attributes={"n": 2}) == await ids(attributes={"of": '"2"\\ ü'}) == ["count-2"]
+    assert (await done[1].describe()).attributes == {"n": 2, "of": '"2"\\ ü'}
     assert await ids(actor="kim") == ["count-2", "count-1"]
     assert await ids(tenant="north", status="failed") == ["failed"]
     assert await ids(status="cancelled") == ["cancelled"]

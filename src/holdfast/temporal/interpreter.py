@@ -118,7 +118,8 @@ class Interpreter:
         self.seen = dict.fromkeys(carry.seen)
         self.turns.entered(self.key, self)
         try:
-            if await self._is_cancelled_before(from_datetime(self.info.workflow_start_time) + carry.delay):
+            started = self.turns.time_of(from_datetime(self.info.workflow_start_time))
+            if await self._is_cancelled_before(started + carry.delay):
                 self.ended = RunEnded(status="cancelled", told='["cancelled"]' if carry.parent else "")
                 return await self._finish(self.ended)
             carry.begun = carry.begun or now()
@@ -265,6 +266,7 @@ class Interpreter:
                 self.pause.cancel()
             wait = max((until - now()) / 1e6, 0.001) if until is not None else 0
             self.pause = self.loop.call_later(wait, self._act, "resume", "") if until is not None else None
+            self.carry.paused_until = until
             self._remember()
         elif what in ("resume", "recover"):
             if self.early is not None:
@@ -411,7 +413,8 @@ class Interpreter:
 
     def _remember(self) -> None:
         """Tell callers that look without a worker: a blocked or paused run says so in its memo."""
-        workflow.upsert_memo({"blocked": self.blocked or None, "paused": self.paused or None})
+        paused = (self.carry.paused_until or True) if self.paused else None
+        workflow.upsert_memo({"blocked": self.blocked or None, "paused": paused})
 
     def _set_attributes(self, given: dict[str, str | None]) -> None:
         kept = {**self.carry.attributes, **given}

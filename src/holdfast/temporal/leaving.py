@@ -157,7 +157,7 @@ class RunExit:
     def left(self) -> Left:
         """Return the run as it is."""
         run = self._run
-        until = int(run.pause.when() * 1e6) if run.pause is not None else None
+        until = run.carry.paused_until if run.pause is not None else None
         carry = run.carried(run.carry.generation, run.rows)
         return Left(
             token=self.token,

@@ -16,12 +16,13 @@ from holdfast.limits import Limit
 _logger = logging.getLogger("holdfast.temporal")
 DENIED = frozenset(
     {
-        "admission", "alerts", "attributes.ended", "audit", "blocked.retried", "bulk", "callbacks.durable",
-        "cancel.threads", "clock", "dead_letters", "errors.unknown", "evict", "evidence.kept", "health", "in_thread",
-        "keys", "lifespan", "mixed_workers", "pause.scheduled", "payloads.large", "pending_steps", "priorities",
-        "progress", "publish", "queue.pauses", "queue.places", "queue.unserved", "replays.sliced", "retry.families",
-        "seen.unattended", "send.duplicate", "send.ended", "send.full", "send.together", "shared_limits", "step_trail",
-        "steps.together", "store", "transactions", "unique_key.id", "watch",
+        "admission", "alerts", "arguments.as_given", "attributes.ended", "audit", "blocked.retried", "bulk",
+        "callbacks.durable", "cancel.threads", "clock", "clocks.differ", "dead_letters", "errors.unknown", "evict",
+        "evidence.kept", "given_up.elsewhere", "health", "in_thread", "keys", "lifespan", "mixed_workers",
+        "pause.scheduled", "payloads.large", "pending_steps", "priorities", "progress", "publish", "queue.pauses",
+        "queue.places", "queue.unserved", "replays.sliced", "retry.families", "seen.unattended", "send.duplicate",
+        "send.ended", "send.full", "send.together", "shared_limits", "started.here", "step_trail", "steps.spread",
+        "steps.together", "stop.cancelled", "store", "transactions", "unique_key.id", "watch",
     }
 )  # fmt: skip
 """The capabilities that `offers` denies."""
@@ -41,7 +42,7 @@ _OPTIONS = {
     "storage_retry": ("store", "leave it out"),
     "timer_resolution": ("store", "leave it out"),
     "clock": ("clock", "the server has the time; tests use TemporalTestEngine"),
-    "start": ("clock", "time begins now; let it pass with engine.advance()"),
+    "start": ("clock", "the server has the time; tests use TemporalTestEngine"),
 }
 
 _MEMBERS = {

@@ -8,6 +8,7 @@ import hashlib
 from collections.abc import Callable, Coroutine, Mapping
 from datetime import timedelta
 from typing import Any, Protocol
+from urllib.parse import quote, unquote
 
 import msgspec
 from temporalio import workflow
@@ -25,6 +26,9 @@ from temporalio.exceptions import (
 from holdfast.temporal.wire import RunEnded, raw
 
 TAGS = SearchAttributeKey.for_keyword_list("HoldfastTags")
+AGAIN = 1.0
+"""After how many seconds a timer rings again, at the earliest, that rang too early: see `_too_early`."""
+_SAFE = " !#$&()*+,-./:;<=>?@[]^_`{|}~"
 
 
 class Process(Protocol):
@@ -41,6 +45,15 @@ class Process(Protocol):
 
     def left(self, key: str) -> None:
         """Forget an execution that ended, or was evicted."""
+        ...
+
+    @property
+    def stands_still(self) -> bool:
+        """Whether runs have a time of their own, which stands still until it is moved: in tests."""
+        ...
+
+    def time_of(self, at: int) -> int:
+        """Return the time of runs at a time of the server's: the same one, but in tests."""
         ...
 
     def stop(self, key: str, path: str) -> None:
@@ -103,10 +116,13 @@ class Alarms:
         if self._timer is not None:
             self._timer.cancel()
 
-    def _start(self, due: int) -> asyncio.TimerHandle:
-        return asyncio.get_running_loop().call_later(max((due - now()) / 1e6, 0.001), self._rang, due)
+    def _start(self, due: int, least: float = 0.001) -> asyncio.TimerHandle:
+        return asyncio.get_running_loop().call_later(max((due - now()) / 1e6, least), self._rang, due)
 
     def _rang(self, at: int) -> None:
+        if _too_early(at):
+            self._timer = self._start(at, AGAIN)
+            return
         self._timer = None
         if self.due is not None and self.due <= at:
             self.due = None
@@ -114,8 +130,21 @@ class Alarms:
 
 
 def tags(attributes: dict[str, str]) -> list[str]:
-    """Return searchable attributes as the words of one search attribute of Temporal's."""
-    return [f"{name}={value}" for name, value in sorted(attributes.items())]
+    """Return searchable attributes as the words of one search attribute of Temporal's.
+
+    A development server finds no word with a quotation mark or a backslash, so a text is not written as in JSON.
+    """
+    return [f"{name}={_word(value)}" for name, value in sorted(attributes.items())]
+
+
+def _word(value: str) -> str:
+    return ":" + quote(msgspec.json.decode(value), safe=_SAFE) if value.startswith('"') else value
+
+
+def attribute_of(tag: str) -> tuple[str, str]:
+    """Return the name and the value, as JSON, that a word stands for."""
+    name, _, word = tag.partition("=")
+    return name, msgspec.json.encode(unquote(word[1:])).decode() if word.startswith(":") else word
 
 
 def tagged(attributes: Mapping[str, str], wanted: bool) -> TypedSearchAttributes | None:
@@ -127,7 +156,17 @@ def tagged(attributes: Mapping[str, str], wanted: bool) -> TypedSearchAttributes
 
 def now() -> int:
     """Return the time that Temporal's history says it is."""
-    return workflow.time_ns() // 1000
+    return _process().time_of(workflow.time_ns() // 1000)
+
+
+def _process() -> Process:
+    process: Process = workflow.instance().interpreter.turns
+    return process
+
+
+def _too_early(at: int) -> bool:
+    """Whether the server's time came to a time and that of runs did not: only where that stands still."""
+    return _process().stands_still and now() < at
 
 
 def end_of(error: BaseException) -> str:
@@ -157,12 +196,14 @@ def seed_of(run_id: str) -> int:
     return int.from_bytes(hashlib.blake2b(run_id.encode(), digest_size=6).digest(), "big")
 
 
-async def stopped_before(at: int, stopped: Callable[[], bool]) -> bool:
+async def stopped_before(at: int, stopped: Callable[[], bool], least: float = 0) -> bool:
     """Wait for a time; return whether what waits was stopped before, or cancelled by the server."""
     try:
-        await workflow.wait_condition(stopped, timeout=timedelta(microseconds=at - now()))
+        await workflow.wait_condition(
+            stopped, timeout=max(timedelta(microseconds=at - now()), timedelta(seconds=least))
+        )
     except builtins.TimeoutError:
-        return False
+        return await stopped_before(at, stopped, AGAIN) if _too_early(at) else False
     except asyncio.CancelledError:
         if workflow.cancellation_reason() is None:
             raise  # evicted from memory: that is no cancel

@@ -10,13 +10,14 @@ import asyncio
 import concurrent.futures
 import logging
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Sequence
 from typing import Any, NamedTuple
 
 from temporalio import activity, workflow
 from temporalio.common import RawValue
 from temporalio.exceptions import ApplicationError
 
+from holdfast.clock import Instant
 from holdfast.context.code import WorkflowCode
 from holdfast.contract.rows import Message
 from holdfast.definitions import Registry
@@ -51,8 +52,6 @@ from holdfast.temporal.wire import (
 _logger = logging.getLogger("holdfast.temporal")
 _PATIENCE = 1.5
 """For how many seconds a query is worked on: Temporal gives up a task of a workflow after two."""
-BETWEEN = 1_000_000
-"""How long a server waits, at most, before a run goes on in another execution."""
 
 
 class Evicted(NamedTuple):
@@ -80,13 +79,23 @@ class Turns:
         """Whether the failure of a child that is awaited is raised, unless its call says so itself."""
         self.local_functions = False
         """Whether a step may be a function that only this process knows: for tests."""
+        self.time_of: Callable[[Instant], Instant] = lambda at: at
+        """The time of runs at a time of the server's."""
+        self.stands_still = False
+        """Whether that stands still until it is moved: for tests."""
         self.evicted: dict[str, Evicted] | None = None
         """Open runs that left memory, by their ids, as they were: only for tests."""
         self.live: dict[tuple[str, str], Any] = {}
         """Those functions, by run and path."""
+        self.lent: dict[tuple[str, str], Any] = {}
+        """Those of the other engines of a test, too."""
         self.bodies: dict[tuple[str, str], Callable[[], None]] = {}
         """How to stop the bodies that run in this process, by execution and path."""
         self.on_blocked: Callable[[str], None] = lambda run_id: None
+        self.on_given_up: Callable[[str, str | None], None] = lambda run_id, path: None
+        """Called with a run, and a step unless all of the run is over."""
+        self.gone: set[str] = set()
+        """Executions in memory that a caller ended."""
         self._loop = asyncio.get_running_loop()
         self._ready: deque[Any] = deque()
         self._interpreters: dict[str, Interpreter] = {}
@@ -103,12 +112,13 @@ class Turns:
     def left(self, key: str) -> None:
         """Forget an execution that ended, or was evicted."""
         interpreter = self._interpreters.pop(key, None)
+        self.gone.discard(key)
         if self.evicted is not None and interpreter is not None:
             children = list(interpreter.carry.children)
             if not interpreter.done.done():
                 self.evicted[interpreter.run_id] = Evicted(interpreter.alarms.due, _is_busy(interpreter), children)
             elif _goes_on(interpreter):
-                self.evicted[interpreter.run_id] = Evicted(interpreter.answer.at + BETWEEN, False, children)
+                self.evicted[interpreter.run_id] = Evicted(None, False, children)
         self._soon(self._forget, key)
 
     def stop(self, key: str, path: str) -> None:
@@ -151,6 +161,16 @@ class Turns:
             return
 
     # On the worker's own event loop.
+
+    def terminated(self, run_id: str) -> None:
+        """Stop the bodies of a run that a caller ended: Temporal tells its workers nothing but by their heartbeats."""
+        for key, interpreter in list(self._interpreters.items()):
+            if interpreter.run_id == run_id and not interpreter.done.done():
+                self.gone.add(key)
+                for begin, _ in list(interpreter.attempts.values()):
+                    self._stop(key, begin.path)
+                self._forget(key)
+                self.on_given_up(run_id, None)
 
     def activity(self) -> Callable[..., Any]:
         """Return the local activity."""
@@ -221,6 +241,8 @@ class Turns:
             self._drivers[key] = driver
         else:
             driver.execution.drop()
+        if answer.ended is not None:
+            self.on_given_up(interpreter.run_id, None)
         return answer
 
     def _say_blocked(self, run_id: str, why: str) -> None:
@@ -290,10 +312,15 @@ class Turns:
         children += [child for each in evicted.values() for child in each.children]
         return {*(interpreter.run_id for interpreter in interpreters), *evicted, *children}
 
-    def busy(self) -> bool:
-        """Whether one of them has something under way."""
+    def busy(self, served: Container[str], but_for_bodies: bool = False) -> bool:
+        """Whether one of them has something under way; or something else than bodies that run here.
+
+        A step whose queue is not `served` is not under way.
+        """
         evicted = any(each.busy for each in list((self.evicted or {}).values()))
-        return evicted or any(map(_is_busy, list(self._interpreters.values())))
+        bodies = set(self.bodies) if but_for_bodies else set()
+        open_ones = [each for key, each in list(self._interpreters.items()) if key not in self.gone]
+        return evicted or any(_is_busy(each, bodies, served) for each in open_ones)
 
     def due(self) -> dict[str, int | None]:
         """Return when each of them has something to do next, by its id; None if it waits for no time."""
@@ -318,9 +345,14 @@ class Turns:
             stop()
 
 
-def _is_busy(interpreter: Interpreter) -> bool:
-    """Whether a run has something under way."""
-    under_way = interpreter.turning is not None or interpreter.attempts or interpreter.waiting or interpreter.happenings
+def _is_busy(
+    interpreter: Interpreter, bodies: Container[tuple[str, str]] = (), served: Container[str] | None = None
+) -> bool:
+    """Whether a run has something under way, beside these bodies of steps."""
+    attempts = [begin for begin, _ in list(interpreter.attempts.values())]
+    attempts = [begin for begin in attempts if not begin.queue or served is None or begin.queue in served]
+    attempting = any((interpreter.key, begin.path) not in bodies for begin in attempts)
+    under_way = interpreter.turning is not None or attempting or interpreter.waiting or interpreter.happenings
     return bool(under_way) and not interpreter.paused and not interpreter.blocked
 
 

@@ -15,6 +15,7 @@ from holdfast.contract.rows import RunStanding, Status
 from holdfast.errors import HoldfastError, Moved, NoSuchRun, StepFailed, StoreUnreachable
 from holdfast.payloads import codec
 from holdfast.payloads.errors import ErrorData, error_from_data
+from holdfast.temporal.sdk import attribute_of
 
 ENDED: Mapping[WorkflowExecutionStatus, Status] = {
     WorkflowExecutionStatus.COMPLETED: Status.COMPLETED,
@@ -24,6 +25,9 @@ ENDED: Mapping[WorkflowExecutionStatus, Status] = {
     WorkflowExecutionStatus.TERMINATED: Status.CANCELLED,
 }
 """What a run is whose execution Temporal says was closed, unless it went on in another one."""
+
+_NO_REASON = "Workflow execution terminated"
+"""What the SDK says of a run that was terminated without a reason."""
 
 
 def refused(run_id: str, error: RPCError) -> HoldfastError:
@@ -55,7 +59,13 @@ def moved_of(run_id: str, memo: Mapping[str, Any]) -> Moved | None:
 
 def ended_of(cause: BaseException | None) -> tuple[RunStanding, tuple[str | None, str | None]]:
     """Return how a run ended that did not complete, what was undone, and the step that failed."""
-    if isinstance(cause, CancelledError | TerminatedError):
+    if isinstance(cause, TerminatedError):
+        reason = str(cause)
+        error = ErrorData(
+            type="Terminated", message=reason if reason != _NO_REASON else "the run was terminated", retryable=False
+        )
+        return RunStanding(Status.CANCELLED, error=codec.encode(error).decode()), (None, None)
+    if isinstance(cause, CancelledError):
         return RunStanding(Status.CANCELLED), (None, None)
     if isinstance(cause, ApplicationError) and len(cause.details) >= 4:
         error, undone, step, status = cause.details[:4]
@@ -69,5 +79,5 @@ def ended_of(cause: BaseException | None) -> tuple[RunStanding, tuple[str | None
 def attributes_of(found: WorkflowExecutionDescription) -> str:
     """Return the searchable attributes of a run."""
     tags: Any = found.search_attributes.get("HoldfastTags") or []
-    pairs = (str(tag).partition("=") for tag in tags)
-    return "{" + ",".join(f"{codec.encode(name).decode()}:{value}" for name, _, value in pairs) + "}"
+    pairs = (attribute_of(str(tag)) for tag in tags)
+    return "{" + ",".join(f"{codec.encode(name).decode()}:{value}" for name, value in pairs) + "}"

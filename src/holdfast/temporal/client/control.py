@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from datetime import datetime, timedelta
 from typing import Any, Protocol
@@ -28,6 +28,8 @@ _SOON = 2.0
 
 class ToldAndSeen(Looked, Protocol):
     """What runs are told by, and seen."""
+
+    on_terminated: Callable[[str], None]
 
     def handle(self, run_id: str) -> WorkflowHandle[Any, RawValue]: ...
     def begins(self, found: WorkflowExecutionDescription, carry: Carry) -> Instant | None: ...
@@ -55,8 +57,7 @@ class TemporalControl:
         found = await self._port.here(run_id)
         if found.status is not WorkflowExecutionStatus.RUNNING:
             return False
-        has_begun = self._port.begins(found, (await self._port.started(run_id))[1]) is None
-        if has_begun and (await self._port.state(run_id, patient=False))[0] is Status.COMPENSATING:
+        if await self._is(run_id, found, Status.COMPENSATING):
             return False
         told = msgspec.json.encode({"compensate": compensate, "by": by or "", "reason": reason})
         try:
@@ -70,6 +71,13 @@ class TemporalControl:
             raise refused(run_id, error) from error
         return True
 
+    async def _is(self, run_id: str, found: WorkflowExecutionDescription, status: Status) -> bool:
+        """Whether a worker says of an open run that has begun that it has a status."""
+        if found.status is not WorkflowExecutionStatus.RUNNING:
+            return False
+        has_begun = self._port.begins(found, (await self._port.started(run_id))[1]) is None
+        return has_begun and (await self._port.state(run_id, patient=False))[0] is status
+
     async def terminate(self, run_id: str, by: str | None, reason: str) -> bool:
         """End a run here and now; its parent is told, and children that follow it are cancelled."""
         if (await self._port.here(run_id)).status is not WorkflowExecutionStatus.RUNNING:
@@ -82,6 +90,7 @@ class TemporalControl:
             if error.status is RPCStatusCode.NOT_FOUND:
                 return False
             raise refused(run_id, error) from error
+        self._port.on_terminated(run_id)
         if carry.parent:
             told = raw('["cancelled"]', id=f"{run_id}/{carry.reopens}")
             with suppress(RPCError):  # the parent has ended, too
@@ -109,6 +118,9 @@ class TemporalControl:
         end = from_datetime(until, "until") if until is not None else None
         if duration is not None:
             end = self._port.clock.now() + micros(duration, "duration")
+        found = await self._port.here(run_id)
+        if (await found.memo()).get("blocked") or await self._is(run_id, found, Status.CANCELLING):
+            return False
         return await self._act(run_id, "pause", end)
 
     async def resume(self, run_id: str, by: str | None, reason: str) -> bool:

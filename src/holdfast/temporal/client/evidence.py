@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from holdfast.clock import to_datetime
-from holdfast.errors import NotOffered
+from holdfast.errors import NoSuchRun, NotOffered
 from holdfast.ops.audit import EvidenceRecord, Verdict
 from holdfast.payloads import codec
 from holdfast.temporal.client.port import TemporalPort
@@ -20,7 +20,10 @@ class TemporalEvidence:
 
     async def evidence(self, run_id: str) -> list[EvidenceRecord]:
         """Return what a run put on record, oldest first."""
-        carry = await self._port.carry(run_id)
+        try:
+            carry = await self._port.carry(run_id)
+        except NoSuchRun:
+            return []
         return [
             EvidenceRecord(run_id=run_id, n=n, id=id, kind=kind, data=codec.readable(data), at=to_datetime(at))
             for n, (id, kind, data, at, _) in enumerate(carry.evidence, 1)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from datetime import timedelta
 from typing import Any
 
@@ -24,7 +24,7 @@ from temporalio.service import RPCError, RPCStatusCode
 
 from holdfast.changes import Change
 from holdfast.clock import Clock, Instant, from_datetime, new_id
-from holdfast.contract.rows import EntryRow, Message, RunRow, RunStanding, Status
+from holdfast.contract.rows import EntryRow, EvidenceRow, Message, RunRow, RunStanding, Status
 from holdfast.definitions import Registry, check_message_id, check_run_id
 from holdfast.engine.views.run import Run, run_of
 from holdfast.engine.views.timeline import TimelineItem, timeline
@@ -62,6 +62,10 @@ class TemporalPort:
         self.registry = registry
         self.patience = patience
         self.clock = clock
+        self.time_of: Callable[[Instant], Instant] = lambda at: at
+        """The time of runs at a time of the server's: the same one, but in tests."""
+        self.on_terminated: Callable[[str], None] = lambda run_id: None
+        """Called with a run that a caller of this process ended."""
         self._updates: dict[str, Any] = {}
         self._blocked: dict[str, asyncio.Event] = {}
         self._closing = asyncio.Event()
@@ -141,11 +145,15 @@ class TemporalPort:
         elif memo.get("blocked"):
             status, error = Status.BLOCKED, str(memo["blocked"])
         elif memo.get("paused"):
-            status = Status.PAUSED
+            status, due = Status.PAUSED, memo["paused"] if memo["paused"] is not True else None
         else:
             status, wait, due = await self._open(run_id, found, carry, patient)
-        closed = from_datetime(found.close_time) if found.close_time is not None else None
-        created = from_datetime(found.start_time)
+        closed = self.time_of(from_datetime(found.close_time)) if found.close_time is not None else None
+        created = self.time_of(from_datetime(found.start_time))
+        begins = created + carry.delay if carry.delay else None
+        deadline = carry.deadline
+        if carry.timeout is not None and deadline is None:
+            deadline = (carry.begun or begins or created) + carry.timeout
         return RunRow(
             key=from_datetime(found.start_time),
             id=run_id,
@@ -168,7 +176,8 @@ class TemporalPort:
             created=carry.begun or created,
             updated=closed or self.clock.now(),
             ended=closed,
-            deadline=carry.deadline,
+            begins=begins,
+            deadline=deadline,
             unique_key=memo.get("unique_key"),
             actor=memo.get("actor"),
             tenant=memo.get("tenant"),
@@ -190,7 +199,7 @@ class TemporalPort:
 
     def begins(self, found: WorkflowExecutionDescription, carry: Carry) -> Instant | None:
         """Return when a run begins that was started to begin later, None if that time has come: no worker knows it."""
-        begins = from_datetime(found.start_time) + carry.delay
+        begins = self.time_of(from_datetime(found.start_time)) + carry.delay
         return begins if carry.delay and begins > self.clock.now() else None
 
     async def state(self, run_id: str, patient: bool) -> tuple[Status, str, int | None]:
@@ -225,7 +234,13 @@ class TemporalPort:
     async def timeline(self, run_id: str) -> list[TimelineItem]:
         """Return all that happened to a run, by its own entries."""
         row = await self.row(run_id)
-        return timeline(row, await self.history(row), [], [], [], [])
+        carry = await self.carry(run_id)
+        entries = sorted(rows_of(carry.rows), key=lambda entry: entry.seq)
+        kept = [
+            EvidenceRow(run=run_id, n=n, id=id, kind=kind, data=data, at=at, previous="", hash=hash)
+            for n, (id, kind, data, at, hash) in enumerate(carry.evidence, 1)
+        ]
+        return timeline(row, entries, [], [], kept, [])
 
     async def follow(self, run_id: str) -> AsyncIterator[Change]:
         """Refuse: the changes of a run are not told one by one.

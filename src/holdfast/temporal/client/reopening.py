@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Protocol
 
 import msgspec
@@ -13,11 +14,12 @@ from temporalio.exceptions import WorkflowAlreadyStartedError
 from holdfast.clock import Clock, Instant
 from holdfast.contract.rows import TERMINAL, EntryRow, InboxKind, Message, RunRow, Status
 from holdfast.engine.client.reopen import Redo, not_allowed
-from holdfast.errors import CannotReopen, Moved, NoSuchRun
+from holdfast.errors import CannotReopen, Moved, NoSuchRun, RunTerminal
+from holdfast.payloads import codec
 from holdfast.payloads.codec import ErrorData
 from holdfast.replay import entry as entries
 from holdfast.replay.cuts import Cut, cut_for_all, cut_for_rerun, cut_for_resume, cut_for_retry
-from holdfast.temporal.wire import VERSION, Carry, packed, raw, rows_of
+from holdfast.temporal.wire import ACTS, VERSION, Carry, packed, raw, rows_of
 
 FindCut = Callable[[list[EntryRow], Instant, str], Cut]
 
@@ -31,6 +33,7 @@ class Looked(Protocol):
     async def row(self, run_id: str) -> RunRow: ...
     async def carry(self, run_id: str) -> Carry: ...
     async def described(self, run_id: str) -> WorkflowExecutionDescription: ...
+    async def signal(self, run_id: str, name: str, value: RawValue) -> None: ...
 
 
 class TemporalReopener:
@@ -105,7 +108,20 @@ class TemporalReopener:
             )
         except WorkflowAlreadyStartedError:
             raise CannotReopen(run_id, f"run {run_id!r} was reopened by another caller meanwhile") from None
+        for child in children:
+            await self._tell_end(child, run_id)
         return redo
+
+    async def _tell_end(self, child: str, run_id: str) -> None:
+        """Tell a run of the end of a child that was reopened before it, and had nobody to tell."""
+        row = await self._port.row(child)
+        if row.parent != run_id or not row.status.is_terminal:
+            return
+        error = codec.decode(row.error.encode(), ErrorData) if row.error is not None else None
+        ended = entries.ChildEnded(row.status.value, msgspec.Raw(row.output or "null"), error)
+        with suppress(RunTerminal):
+            told = raw(entries.encode_entry(ended), id=f"{child}/{row.reopens}")
+            await self._port.signal(run_id, ACTS + "child", told)
 
     async def _child(self, child: str, cut: Cut, messages: list[Message], now: Instant, dry_run: bool) -> list[str]:
         """Reopen a child whose end the run must hear otherwise this time, or tell it of an end it has not heard."""
