@@ -64,7 +64,7 @@ def micros(duration: timedelta, field: str = "duration") -> int:
     if value < 0:
         raise InvalidDuration(f"{field} is negative: {duration!r}")
     if value > FAR_FUTURE:
-        raise InvalidDuration(f"{field} is longer than the calendar: {duration!r}")
+        raise InvalidDuration(f"{field} is too long: {duration!r}")
     return value
 
 

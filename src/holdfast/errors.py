@@ -120,7 +120,7 @@ class InvalidDuration(BadInput):
 
 
 class NotSerializable(BadInput):
-    """A value the codec cannot carry; `path` says where in it."""
+    """A value that the codec cannot encode; `path` says where in it."""
 
     def __init__(self, message: str, path: str = "$") -> None:
         super().__init__(message)
@@ -144,7 +144,7 @@ class PayloadTooLarge(NotSerializable):
 
 
 class NotOffered(BadInput):
-    """Something that the runtime at hand has no capability for; `offers()` says so, too."""
+    """This runtime has no capability for the call; `offers()` says so, too."""
 
     def __init__(self, what: str, capability: str, instead: str) -> None:
         super().__init__(f"{what} is not offered by this runtime (offers({capability!r}) is False): {instead}")
@@ -175,7 +175,7 @@ class UnknownQuery(BadInput):
 
 
 class BadFilter(BadInput):
-    """A search for runs that cannot be read; the message names the word, and the nearest one that is known."""
+    """A search for runs that cannot be understood; the message names the word, and the nearest known one."""
 
 
 class UnknownWorkflow(BadInput):
@@ -249,14 +249,14 @@ class RunCancelled(RunError):
 
 
 class RunBlocked(RunError):
-    """The code cannot continue this history; nothing is lost, put the code right and it goes on."""
+    """The code cannot continue this history; nothing is lost: correct the code, and the run continues."""
 
 
 class HistoryMismatch(RunBlocked):
     """What the code does now is not what the run's history recorded.
 
-    `path` says where in the history, `recorded` and `current` what is there, `place` at which file and line of the
-    code, and `advice` what to write; those that are not known are empty.
+    `path` says where in the history, `recorded` and `current` what the history and the code have there, `place` the
+    file and line of the code, and `advice` what to write; those that are not known are empty.
     """
 
     def __init__(
@@ -284,7 +284,7 @@ class BusyLoop(RunBlocked):
 
 
 class StepError(HoldfastError):
-    """What a step that failed for good hands to its workflow."""
+    """What a step that failed for good raises in its workflow."""
 
 
 class StepFailed(StepError):
@@ -312,7 +312,7 @@ class StepCrashed(StepError):
 
 
 class StepSkipped(StepError):
-    """The step's condition said not now as often as `max_skips` allows."""
+    """The step's condition said no more often than `max_skips` allows."""
 
 
 class KeyConflict(StepError):
@@ -328,7 +328,7 @@ class ReceiveTimeout(HoldfastError, TimeoutError):
 
 
 class QueueFull(HoldfastError):
-    """So many messages or events wait under this name that no more are taken; nothing was stored."""
+    """Too many messages or events wait under this name already; nothing was stored."""
 
 
 class NoSuchLetter(HoldfastError):

@@ -67,7 +67,7 @@ class Event:
             if getattr(self, option) not in allowed:
                 raise BadInput(f"{option} of event {self.name!r} is one of {', '.join(allowed)}")
         if self.expire_after is not None and not micros(self.expire_after, f"expire_after of event {self.name!r}"):
-            raise BadInput(f"expire_after of event {self.name!r} must be longer than nothing; None means never")
+            raise BadInput(f"expire_after of event {self.name!r} must be longer than zero; None means never")
         limit: object = self.max_pending
         if not isinstance(limit, int) or isinstance(limit, bool) or limit < 1:
             raise BadInput(f"max_pending of event {self.name!r} must be a whole number of at least 1")

@@ -63,7 +63,7 @@ class Limit:
                 raise BadInput(f"{field} of limit {self.name!r} must be at most {MOST}, not {value}")
         check_text(self.name, "the name of a Limit")
         if not micros(self.per, f"per of limit {self.name!r}"):
-            raise BadInput(f"per of limit {self.name!r} must be longer than nothing")
+            raise BadInput(f"per of limit {self.name!r} must be longer than zero")
         if self.scope not in ("database", "engine"):
             raise BadInput(f"scope of limit {self.name!r} must be 'database' or 'engine', not {self.scope!r}")
         if self.cool_down is not None:

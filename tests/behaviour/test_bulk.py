@@ -146,7 +146,7 @@ async def test_many_are_retried_only_where_that_is_safe(make_engine):
     report = await engine.bulk("retry", status="failed", expect=4)
     assert sorted(report.changed) == ["idempotent", "raises"]
     assert report.skipped == {
-        "hopeless": "its failure says that trying again is of no use",
+        "hopeless": "its failure says that trying again is pointless",
         "times-out": "step 'ask' of run 'times-out': its last attempt timed out",
     }
     await engine.settle()

@@ -197,5 +197,5 @@ async def test_an_app_that_says_nothing_of_its_network_is_told_so(make_engine):
     """S0-28 B10 A condition that raises is a failed attempt, not a step that waits for ever."""
     work = sequence("work", [step(body, run_when=conditions.when_connected)])
     engine = await make_engine(work)
-    with pytest.raises(RunFailed, match=r"no 'is_connected', nor does Engine\(context=\.\.\.\) say it"):
+    with pytest.raises(RunFailed, match=r"no 'is_connected', nor does Engine\(context=\.\.\.\) provide it"):
         await engine.execute(work, {})

@@ -70,7 +70,7 @@ def test_a_token_is_written_once_and_listed_without_itself(shop, ask):
     ("options", "said"),
     [
         (("--expires", "soon"), "write a number and s, min, h or d"),
-        (("--expires", "0s"), "more than nothing"),
+        (("--expires", "0s"), "longer than zero"),
         (("--expires", "9999d"), "at most 3,650 days"),
         (("--role", "root"), "'root' is not one of"),
         (("--name", ""), "name of a token"),

@@ -312,7 +312,7 @@ async def test_evidence_is_paged_and_exported(desk, engine):
     assert told == [*range(1, verdict.checked + 1)]
     unknown = (desk.evidence("nobody"), desk.verify_audit("nobody"), desk.chain("nobody"))
     for asked in (*unknown, anext(desk.export_audit("nobody"))):
-        with pytest.raises(NoSuchRun, match="and nothing of one is on record"):
+        with pytest.raises(NoSuchRun, match="and no evidence of one"):
             await asked
 
 
@@ -340,5 +340,5 @@ async def test_a_result_is_waited_for_no_longer_than_asked(desk, engine):
 
 def test_a_pointer_with_a_very_long_number_points_at_nothing():
     assert value_at([1, 2], "/1") == 2
-    with pytest.raises(BadInput, match="nothing stands at"):
+    with pytest.raises(BadInput, match="there is no value at"):
         value_at([1, 2], f"/{'9' * 5_000}")

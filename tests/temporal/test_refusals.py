@@ -113,7 +113,7 @@ def test_every_denied_capability_is_one_and_an_engine_on_a_database_has_all():
     assert {capability for capability in CAPABILITIES if not on_temporal.offers(capability)} == DENIED
     runtimes: list[Runtime] = [on_temporal, on_a_database]
     for runtime in runtimes:
-        with pytest.raises(BadInput, match="'schedule' is no capability of a runtime; they are admission"):
+        with pytest.raises(BadInput, match="'schedule' is not a capability of a runtime; there are admission"):
             runtime.offers("schedule")
 
 

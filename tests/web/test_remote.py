@@ -192,8 +192,8 @@ def test_a_value_is_revealed_over_http_as_on_the_database(shop, ask):
             json.loads(ask("show", "done", "--json", "--url", database).out)["input"],
         )
         refused = ask("reveal", "done", "input", "/none", "--reason", "INC-7", "--url", where)
-        assert (refused.code, "nothing stands at '/none'" in refused.err) == (2, True)
+        assert (refused.code, "there is no value at '/none'" in refused.err) == (2, True)
         unexplained = ask("reveal", "done", "input", "--url", where)
-        assert (unexplained.code, "for a reason" in unexplained.err) == (2, True)
+        assert (unexplained.code, "needs a reason" in unexplained.err) == (2, True)
     trail = json.loads(ask("audit", "list", "--json", "--url", database).out)["items"]
     assert [row["target"] for row in trail if row["action"] == "reveal"] == ["done", "done"]

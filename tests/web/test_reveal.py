@@ -86,11 +86,11 @@ async def test_a_fact_of_the_history_is_shown_by_its_number(shop):
 @pytest.mark.parametrize(
     ("what", "status", "said"),
     [
-        ({"field": "input", "reason": "  "}, 400, "for a reason"),
+        ({"field": "input", "reason": "  "}, 400, "needs a reason"),
         ({"field": "input", "pointer": "order"}, 400, "must be empty or begin with /"),
         ({"field": "input", "pointer": "/ordr"}, 400, "there are: order"),
-        ({"field": "input", "pointer": "/order/customers/01x"}, 400, "nothing stands at"),
-        ({"field": "input", "pointer": "/order/customers/1"}, 400, "nothing stands at"),
+        ({"field": "input", "pointer": "/order/customers/01x"}, 400, "there is no value at"),
+        ({"field": "input", "pointer": "/order/customers/1"}, 400, "there is no value at"),
         ({"field": "result", "step": "none"}, 400, "has called no step"),
         ({"field": "arguments", "step": "none"}, 400, "has called no step"),
         ({"field": "fact", "n": 99}, 400, "has no fact 99"),

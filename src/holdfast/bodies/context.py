@@ -162,7 +162,7 @@ class StepContext:
         if name in app:
             return app[name]
         known = f"; it says {', '.join(sorted(app))}" if app else ""
-        raise AttributeError(f"a step's context has no {name!r}, nor does Engine(context=...) say it{known}")
+        raise AttributeError(f"a step's context has no {name!r}, nor does Engine(context=...) provide it{known}")
 
     @functools.cached_property
     def step(self) -> str:

@@ -55,9 +55,9 @@ class Context(ABC):
     @property
     @abstractmethod
     def replaying(self) -> bool:
-        """Whether the code only does again what it did before, to come to where it was; for telemetry alone.
+        """Whether the code is being replayed, to reach the point where it was; for telemetry only.
 
-        Code that acts by it does not do what its history has.
+        Code whose calls depend on it does not fit its own history.
         """
 
     @overload
@@ -72,12 +72,12 @@ class Context(ABC):
     def step(self, name: str, function: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> Awaitable[R]: ...
     @abstractmethod
     def step(self, function: Any, /, *args: Any, **kwargs: Any) -> Awaitable[Any]:
-        """Run a function once and remember its result for ever.
+        """Run a function once and record its result for ever.
 
-        The body runs outside the workflow, may do anything, and is retried by its policy. A result that was recorded is
-        never computed again. The body sees copies of the arguments; if its activity has a `queue` it runs on whichever
-        worker serves that. An exception comes back as its class if that is a builtin or registered (`raises=`,
-        `Engine(errors=)`), otherwise as StepFailed.
+        The body runs outside the workflow, may do anything, and is retried by its policy. A recorded result is never
+        computed again. The body gets copies of the arguments; if its activity has a `queue`, it runs on a worker that
+        serves the queue. An exception keeps its class if that is a builtin or registered (`raises=`,
+        `Engine(errors=)`); otherwise StepFailed is raised.
         """
 
     @overload
@@ -88,8 +88,8 @@ class Context(ABC):
     def background(self, function: Any, /, *args: Any, **kwargs: Any) -> None:
         """Begin a step and do not wait for it.
 
-        The run ends only after it, unless it is cancelled. If the step fails for good that is a dead letter, and
-        changes nothing for the run.
+        The run ends only after the step, unless it is cancelled. If the step fails for good, that is a dead letter,
+        and does not affect the run.
         """
 
     @abstractmethod
@@ -133,9 +133,10 @@ class Context(ABC):
     ) -> Any:
         """Take the oldest message with this name, waiting for one if there is none.
 
-        With several names the oldest of any of them is taken and (name, value) returned; the others stay queued. After
-        `timeout` the default is returned if one was given, otherwise ReceiveTimeout is raised; a timeout of zero polls
-        once. A message that arrived in time is taken even if it is looked at late. None is a value like any other.
+        With several names, the oldest message of any of them is taken and (name, value) returned; the others stay
+        queued. After `timeout` the default is returned if one was given; otherwise ReceiveTimeout is raised. A timeout
+        of zero polls once. A message that arrived in time is taken even if the run looks late. None is an ordinary
+        value.
 
         Messages sent to this run come first, then events published under the name.
         """
@@ -156,11 +157,11 @@ class Context(ABC):
     def receive_request(
         self, name: str, type: Any = Any, /, *, timeout: timedelta | None = None, default: Any = MISSING
     ) -> Any:
-        """Take a message as `receive` does, together with the id by which it is answered."""
+        """Take a message as `receive` does, together with the id for its reply."""
 
     @abstractmethod
     def reply(self, request: Request[Any], value: object = None) -> None:
-        """Answer a request; its sender gets the value, once this turn is durable. The first answer counts."""
+        """Answer a request; the caller gets the value once this turn is durable. The first answer counts."""
 
     @abstractmethod
     def send(self, run_id: str, name: str, payload: object = None) -> Awaitable[None]:
@@ -361,10 +362,10 @@ class Context(ABC):
         """Start another workflow as a child run, exactly once.
 
         Await it for its result; ChildFailed is raised if it failed or was cancelled, or returned as a value with
-        `propagate=False` (None: as `Engine(propagate_child_failures=)` says, which is True). Not awaited, it runs on
-        its own and its failure does not reach this run. It goes on when this run is cancelled, unless
+        `propagate=False` (None: as `Engine(propagate_child_failures=)` says, which is True). If it is not awaited, it
+        runs on its own and its failure does not reach this run. It goes on when this run is cancelled, unless
         `cancel_with_parent`.
-        A parameter of its own that is named like one of these goes by position.
+        Pass a workflow's parameter that is named like one of these by position.
         """
 
     @overload
@@ -373,17 +374,17 @@ class Context(ABC):
     def compensate(self, step: str, function: Callable[P, Any], /, *args: P.args, **kwargs: P.kwargs) -> None: ...
     @abstractmethod
     def compensate(self, function: Any, /, *args: Any, **kwargs: Any) -> None:
-        """Say what undoes a step: it runs as a step itself if this run fails later.
+        """Register what undoes a step: it runs as a step itself if this run fails later.
 
-        Call it after the step that it undoes: that is the one that ended last in this branch, or was called last if
-        none has ended since, and which no other compensation undoes. If several end side by side, name it:
-        `ctx.compensate("charge", refund, 500)`. The name of a join, race or loop means all that was done in it.
+        Call it after the step that it undoes: the step that ended last in this branch, or was called last if none has
+        ended since, and that no other compensation undoes. If several end side by side, name the step:
+        `ctx.compensate("charge", refund, 500)`. The name of a join, race or loop means everything in it.
 
-        Everything registered runs in reverse order, one at a time, retried by its activity's policy; one that fails
-        does not stop the others. The run then ends failed, and says how each one went. A cancelled run is undone only
-        if that was asked for with the cancel.
+        Compensations run in reverse order, one at a time, retried by the policy of their activity; one that fails does
+        not stop the others. The run then ends failed, and shows the outcome of each. A cancelled run is undone only if
+        the cancel asked for it.
 
-        What is registered outlives the loop, the lost branch or the life (`continue_as_new`) that registered it. The
+        A compensation outlives the loop, the lost branch or the life (`continue_as_new`) that registered it. The
         arguments are recorded, and decoded by the function's annotations; the function is found again by its name.
         """
 
@@ -393,7 +394,7 @@ class Context(ABC):
 
     @abstractmethod
     def patched(self, name: str) -> bool:
-        """Tell whether this run takes a new path: True for runs that come here for the first time."""
+        """Return whether this run takes a new path: True for runs that come here for the first time."""
 
     @abstractmethod
     def removed(
@@ -410,7 +411,7 @@ class Context(ABC):
         /,
         **more: str | int | float | bool | None,
     ) -> None:
-        """Set what this run can be found by; None removes an attribute, the others stay."""
+        """Set attributes by which this run can be found; None removes one, the others stay."""
 
     @abstractmethod
     def evidence(self, kind: str, data: object = None) -> str:
@@ -418,22 +419,22 @@ class Context(ABC):
 
     @abstractmethod
     def progress(self, done: float, of: float | None = None) -> None:
-        """Say how far the run has come, of how much: `run.progress()` shows it. It is on record with the next step.
+        """Report how far the run has come, and of how much, for `run.progress()`. It is recorded with the next step.
 
-        Nothing depends on it: it may be added, moved and taken away under open runs.
+        Nothing depends on it: you may add, move and remove it under open runs.
         """
 
     @abstractmethod
     def on_query(self, name: str, handler: Callable[..., object]) -> None:
-        """Answer questions about the state of this run with a plain function that reads it and changes nothing.
+        """Answer queries about the state of this run with a plain function that reads it and changes nothing.
 
-        It is called between turns, with the arguments of the question, also after the run has ended; verbs called in it
+        It is called between turns, with the arguments of the query, even after the run has ended; verbs called in it
         raise BadInput. The last handler registered under a name answers.
         """
 
     @abstractmethod
     def now(self) -> datetime:
-        """Return the run's time: that of the fact it last went on from. It never goes back."""
+        """Return the run's time: that of the last fact applied. It never goes back."""
 
     @abstractmethod
     def random(self) -> random.Random:

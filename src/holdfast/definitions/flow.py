@@ -131,5 +131,5 @@ def _duration(value: Any, what: str) -> int:
     except BadInput as error:
         raise DefinitionError(str(error)) from error
     if not length:
-        raise DefinitionError(f"{what} must be longer than nothing")
+        raise DefinitionError(f"{what} must be longer than zero")
     return length

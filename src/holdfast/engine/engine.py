@@ -71,31 +71,31 @@ class Engine(Looking, Runtime, HasLimits):
             run = await engine.start(fulfil, order, id="order-7")
             receipt = await run.result()
 
-    Leaving the block stops in order: bodies may finish, the rest is handed back, and every run goes on with the next
-    engine on that database. Several engines, in one process or many, may share a database.
+    Leaving the block stops the engine in order: bodies may finish, the rest is handed back, and every run continues on
+    the next engine on that database. Several engines, in one process or many, may share a database.
 
     Args:
         database: `sqlite:///path`, a path, `:memory:`, `postgresql://user@host/database`, or a key-value store
-            (`kv+dir:///path`); as in SQLAlchemy a driver may be named (`postgresql+psycopg://`), and is not used.
+            (`kv+dir:///path`); as in SQLAlchemy, it may name a driver (`postgresql+psycopg://`), which is ignored.
         workflows: the definitions this engine can run.
-        activities: functions that compensations of runs may name though the workflow's code does not any more, and
-            those that this engine runs for the queues it serves though none of its workflows refers to them.
+        activities: functions that compensations of runs may name although the workflow's code no longer does, and
+            those that this engine runs for the queues it serves although none of its workflows refers to them.
         errors: exception classes that steps may raise into workflows as themselves.
-        events: how events of some names are delivered, see Event; others by the defaults.
+        events: how events of some names are delivered, see Event; other names use the defaults.
         limits: how many steps of activities that share a resource run at once, and how often; see Limit.
-        context: a function that is asked before each attempt of a step and each condition; what it returns is
-            readable on the step's context, `ctx.is_connected`.
+        context: a function that is called before each attempt of a step and each condition; it returns a mapping,
+            whose keys are attributes of the step's context, `ctx.is_connected`.
         durability: `power` (the default: acknowledged work survives power loss) or `process`.
-        dialect: what stands between this process and a PostgreSQL server: nothing (`direct`) or a `pooler`.
-        queues: the queues this engine serves: it advances runs of workflows, and runs attempts of activities, that
-            wait there, of those it knows. A Queue says more than a name: how many at once, and ageing.
+        dialect: what is between this process and a PostgreSQL server: nothing (`direct`) or a `pooler`.
+        queues: the queues this engine serves: it advances runs, and runs attempts, that wait there, of the workflows
+            and activities it knows. A Queue adds to a name how many run at once, and ageing.
         run_workflows: False makes a client that starts and talks to runs but leaves them to other engines.
-        on_change: plain functions that are told of every Change this engine makes; what they raise is only logged.
-        on_failed, on_blocked: for alerts: plain functions that are told of each run that this engine's commit failed
-            or blocked, once that is durable, as the Change `run.failed` or `run.blocked` with its `error` as data.
-        tracing: what is entered around every step's body, see `holdfast.ops.tracing.Tracing`.
+        on_change: plain functions that are called with every Change this engine makes; their errors are only logged.
+        on_failed, on_blocked: for alerts: plain functions that are called for each run that this engine's commit failed
+            or blocked, once that is durable, with the Change `run.failed` or `run.blocked` and its `error` as data.
+        tracing: a context entered around every step's body, see `holdfast.ops.tracing.Tracing`.
         retention: what is deleted when, see Retention; None keeps everything.
-        actor: who acts, for the audit trail, when a verb is not told `by` whom.
+        actor: the actor in the audit trail when a call has no `by`.
         settings: see Settings; any of its fields may also be given by name.
     """
 
@@ -222,10 +222,10 @@ class Engine(Looking, Runtime, HasLimits):
     async def run(
         self, lifespan: timedelta = timedelta(seconds=25), *, buffer: timedelta = timedelta(milliseconds=500)
     ) -> LifespanReport:
-        """Open, work for a bounded time and stop, for background jobs that are given only so long.
+        """Open, work for a bounded time and stop, for background jobs with a time limit.
 
-        It stops by `buffer` before the end of `lifespan`, and begins no step whose timeout says that it may not finish
-        by then; such steps stay for the next engine. Several engines may work on one database at a time.
+        It takes no new work from `buffer` before the end of `lifespan`, and begins no step whose timeout is longer than
+        the time left; such steps stay for the next engine. Several engines may work on one database at a time.
         """
         loop = asyncio.get_running_loop()
         deadline = loop.time() + (micros(lifespan, "lifespan") - micros(buffer, "buffer")) / 1e6
@@ -247,8 +247,8 @@ class Engine(Looking, Runtime, HasLimits):
     async def stop(self, *, grace: timedelta | None = None) -> None:
         """Stop in order, waiting at most `grace` (or `stop_grace`) for step bodies.
 
-        A stop is always finished. If the task that waits for it is cancelled, bodies are not waited for any longer, the
-        rest is handed back, and then the cancel is raised. Called again, it waits for the stop that is under way.
+        A stop is always completed. If the task that waits for it is cancelled, it waits for bodies no longer, hands the
+        rest back, and then the cancel is raised. Called again, it waits for the stop that is under way.
         """
         await self._stop(grace)
 
@@ -291,7 +291,7 @@ class Engine(Looking, Runtime, HasLimits):
             await worker.end_commits()
 
     def in_thread(self) -> InThread[Self]:
-        """Open this engine on a thread of its own, for code that is not async.
+        """Open this engine on its own thread, for code that is not async.
 
             with engine.in_thread() as call:
                 run = call(engine.start(fulfil, order))
@@ -308,7 +308,7 @@ class Engine(Looking, Runtime, HasLimits):
 
     @property
     def purging(self) -> Purging:
-        """Deleting by hand what is over for long, whatever the retention."""
+        """Deleting old records by hand, whatever the retention."""
         from holdfast.ops.purging import Purging
 
         return Purging(self._link, self._events)
@@ -321,7 +321,7 @@ class Engine(Looking, Runtime, HasLimits):
         return Tokens(self._link)
 
     def offers(self, capability: str) -> bool:
-        """Tell whether this runtime has a capability: on a database all of them are there.
+        """Return whether this runtime has a capability: on a database, all of them.
 
         Raises:
             BadInput: there is no capability of that name.
@@ -332,27 +332,27 @@ class Engine(Looking, Runtime, HasLimits):
 
     @patient
     async def runs(self, /, *, limit: int = 100, before: Run | None = None, **which: Any) -> list[Run]:
-        """Return runs, newest first; `before` is the last run of the page before.
+        """Return runs, newest first; `before` is the last run of the previous page.
 
-        They can be chosen by workflow, status, parent, actor, tenant, unique_key, attributes (a mapping, all of which
-        must be equal), created_from and created_until.
+        Filter them by workflow, status, parent, actor, tenant, unique_key, attributes (a mapping, all of which must be
+        equal), created_from and created_until.
         """
         rows = await self.store.runs(run_filter(which, limit, before.key if before is not None else None))
         return [run_of(row) for row in rows]
 
     async def health(self, *, timeout: timedelta = timedelta(seconds=2)) -> Health:
-        """Return how this engine is, for a probe: within `timeout`, also when the store is silent or not open."""
+        """Return the state of this engine, for a probe: within `timeout`, even if the store is silent or not open."""
         return await self._probe.health(timeout)
 
     def watch(self, run_id: str = "", *, types: Iterable[str] = ()) -> Watch:
-        """Return an iterator over what this engine does from now on (to one run, of some types), as it becomes durable.
+        """Return an iterator over the changes that this engine makes from now on (to one run, of some types).
 
-        What other engines do to a run is seen by `RunHandle.watch`.
+        To follow what other engines do to a run, use `RunHandle.watch`.
         """
         return self._observers.watch(check_run_id(run_id) if run_id else "", types)
 
     def subscribe(self, callback: Callable[[Change], None], run_id: str = "") -> Callable[[], None]:
-        """Call back for everything this engine does (to one run); returns a function that stops it."""
+        """Call a function for every change that this engine makes (to one run); return a function that ends this."""
         return self._observers.subscribe(callback, check_run_id(run_id) if run_id else "")
 
     # Messages and events.
@@ -366,11 +366,11 @@ class Engine(Looking, Runtime, HasLimits):
         by: str | None = None,
         reason: str = "",
     ) -> int:
-        """Publish an event by name to the runs that wait for it; return how many runs were given it, 0: it is queued.
+        """Publish an event by name to the runs that wait for it; return how many runs were given it (0: it is queued).
 
-        How it is delivered says its Event. With an `id` a second event with it is not published again. An object that
-        is not a name is published under the name of its class. With `by`, the person that publishes it, it is in the
-        audit trail.
+        The Event of that name decides how it is delivered. A second event with the same `id` is not published again.
+        An object that is not a name is published under the name of its class. With `by`, the actor, it is in the audit
+        trail.
 
         Raises:
             QueueFull: too many events wait under that name already.
@@ -381,7 +381,7 @@ class Engine(Looking, Runtime, HasLimits):
     async def queued_events(self, name: str | None = None, *, limit: int = 100, after: int = 0) -> list[Unread]:
         """Return the events (of a name) that wait for a run to receive them, oldest first, with their content.
 
-        Of a name `after` is the `number` of the last one of the page before.
+        With a name, `after` is the `number` of the last event of the previous page.
         """
         if name is not None:
             check_name(name, "event name")
@@ -408,8 +408,8 @@ class Engine(Looking, Runtime, HasLimits):
     ) -> BulkReport:
         """Cancel, terminate, pause, resume or retry the runs that `runs(**which)` finds, at most `limit`.
 
-        With `dry_run` they are only listed; more than one are acted on only if `expect` says how many that has found.
-        What cannot be done to one run is reported and stops no other. A retry leaves alone (`skipped`) what is not
+        With `dry_run` they are only listed. It acts on more than one run only if `expect` is the number that a dry run
+        found. A failure on one run is reported and does not stop the others. A retry skips (`skipped`) what is not
         known to be safe to do again, unless it is `idempotent` or among the names of `steps`.
         """
         check_bulk(action, by, reason, which)
@@ -421,7 +421,7 @@ class Engine(Looking, Runtime, HasLimits):
         return await self._control.bulk(action, found, by, reason, steps)
 
     async def sweep(self) -> dict[str, int]:
-        """Delete now what Retention says is old enough; return how much of each kind. An engine does it by itself too.
+        """Delete now what Retention says is old enough; return how many of each kind. An engine also does it by itself.
 
         Raises:
             BadInput: the engine keeps everything (retention=None).
@@ -435,9 +435,9 @@ class Engine(Looking, Runtime, HasLimits):
         return run_of(row) if row is not None else None
 
     async def backup(self, path: str | os.PathLike[str], **options: Any) -> Backup:
-        """Write all that was acknowledged so far to a file while runs go on; `holdfast restore` makes a database of it.
+        """Write everything acknowledged so far to a file while runs continue; `holdfast restore` restores it.
 
-        The options, and what it raises, are those of `holdfast.transfer.backup.back_up`.
+        The options and errors are those of `holdfast.transfer.backup.back_up`.
         """
         self._link.check_usable()
         from holdfast.transfer.backup import back_up
@@ -446,9 +446,9 @@ class Engine(Looking, Runtime, HasLimits):
 
     @patient
     async def recover(self) -> RecoveryReport:
-        """Take over what dead workers left, and try every blocked run whose code has changed.
+        """Take over from dead workers, and try every blocked run whose code has changed.
 
-        An engine does that by itself when it opens, and the first part every second.
+        An engine does both by itself when it opens, and the first every second.
         """
         return await self._control.recover_all()
 

@@ -106,13 +106,12 @@ class RunHandle(Generic[R]):
     ) -> bool:
         """Send the run a message; when this returns it is durable and will be delivered exactly once.
 
-        With an `id` a second message with it is not sent again, and False returned. With `dead_letter` a message to a
-        run that has ended is kept as a dead letter. With a `connection` of psycopg to the same PostgreSQL database it
-        is sent if and when the transaction commits that is open there. With `by`, the person that sends it, it is
-        in the audit trail.
+        A second message with the same `id` is not sent again, and False is returned. With `dead_letter` a message to a
+        run that has ended is kept as a dead letter. With a psycopg `connection` to the same PostgreSQL database, it is
+        sent when the transaction that is open there commits. With `by`, the actor, it is in the audit trail.
 
         Raises:
-            BadInput: the connection is None, or does not lead there; nothing was stored.
+            BadInput: the connection is None, or leads to another database; nothing was stored.
             NoSuchRun, RunTerminal: the run will never take it; nothing was stored.
             QueueFull: too many messages of that name wait already.
         """
@@ -130,7 +129,7 @@ class RunHandle(Generic[R]):
     ) -> Any:
         """Send the run a request and wait for its reply (`ctx.receive_request` and `ctx.reply`).
 
-        With `by`, the person that asks, it is in the audit trail.
+        With `by`, the actor, it is in the audit trail.
 
         Raises:
             RunTerminal: it has ended, or ends without a reply.
@@ -148,13 +147,13 @@ class RunHandle(Generic[R]):
         The code answers with `ctx.on_query(name, handler)`. It changes nothing, and works on runs that have ended.
 
         Raises:
-            UnknownQuery: the code does not answer that, or has not come so far.
+            UnknownQuery: the code does not answer that query, or has not registered it yet.
         """
         return await self._client.messaging.query(self.id, name, args, kwargs, type)
 
     @patient
     async def messages(self) -> list[Unread]:
-        """Return what was sent to the run and its code has not received yet, oldest first, with its content."""
+        """Return the messages that the run's code has not received yet, oldest first, with their content."""
         from holdfast.engine.views.messages import unread
 
         row = await self._client.row(self.id)
@@ -176,7 +175,7 @@ class RunHandle(Generic[R]):
 
     @patient
     async def terminate(self, *, by: str | None = None, reason: str = "") -> bool:
-        """End the run here and now as cancelled, running none of its code, blocked or not; False if it has ended.
+        """End the run at once as cancelled, running none of its code, blocked or not; False if it has ended.
 
         Raises:
             NoSuchRun: there is no such run.
@@ -203,10 +202,10 @@ class RunHandle(Generic[R]):
 
     @patient
     async def nudge(self, step: str = "", *, by: str | None = None, reason: str = "") -> bool:
-        """Try a step now that waits for its next attempt, or whose condition put it off; without a path all of them.
+        """Try a step now that waits for its next attempt, or whose condition put it off; without a path, all of them.
 
-        False if none waits so: the run has ended, is paused, runs, or waits for something else. It is one of the
-        attempts that the step may have, not one more.
+        False if no step waits like that: the run has ended, is paused, runs, or waits for something else. It uses up
+        one of the step's attempts.
 
         Raises:
             NoSuchRun: there is no such run.
@@ -215,12 +214,12 @@ class RunHandle(Generic[R]):
 
     @patient
     async def resume(self, *, by: str | None = None, reason: str = "") -> bool:
-        """Let the paused run go on, or the cancelled one continue at its first step not completed; False if neither.
+        """Let a paused run go on, or a cancelled run continue at its first step not completed; False if it is neither.
 
         Raises:
             NoSuchRun: there is no such run.
             UniqueConflict: another run has its unique key now; nothing was changed.
-            CannotReopen: it has forgotten too much to go on.
+            CannotReopen: its loops have forgotten too much of its history to continue.
         """
         return await self._client.control.resume(self.id, by, reason)
 
@@ -228,11 +227,11 @@ class RunHandle(Generic[R]):
     async def retry(self, *, dry_run: bool = False, by: str | None = None, reason: str = "") -> Redo:
         """Let the failed run go on from the step that failed, with a fresh budget of attempts.
 
-        Returns what is done again: steps and children. With `dry_run` it is only told, and nothing happens.
+        Returns the steps and children that are done again. With `dry_run` it only returns them, and does nothing.
 
         Raises:
-            CannotReopen: it cannot go on, or would only fail again: its own code raised, from failures that it took and
-                does not name as the cause (`raise ... from`), and has not changed since.
+            CannotReopen: it cannot continue, or would only fail again: its own code raised, after failures that it does
+                not name as the cause (`raise ... from`), and has not changed since.
             NoSuchRun, UniqueConflict: nothing was changed.
         """
         done = await self._client.control.reopener.retry(self.id, by, reason, dry_run=dry_run)
@@ -243,10 +242,10 @@ class RunHandle(Generic[R]):
     async def rerun(
         self, *, from_step: str | None = None, dry_run: bool = False, by: str | None = None, reason: str = ""
     ) -> Redo:
-        """Let the ended run do a step or child, and all that came after it, again; without a step, everything.
+        """Let the ended run do a step or child, and everything after it, again; without a step, everything.
 
-        What was called beside it, before it ended, keeps its result: of a fan-out only the step or child that is named
-        is done again, and what follows all of them. Returns what is done again, with `dry_run` without doing it.
+        Calls made side by side with it, before it ended, keep their results: of a fan-out only the named step or child
+        is done again, and then what follows all of them. Returns what is done again; with `dry_run` without doing it.
 
         Raises:
             NoSuchRun, UniqueConflict, CannotReopen: nothing was changed.
@@ -255,7 +254,7 @@ class RunHandle(Generic[R]):
 
     @patient
     async def recover(self, *, by: str | None = None, reason: str = "") -> bool:
-        """Try the blocked run again with the code there is now; False if it is not blocked.
+        """Try the blocked run again with the present code; False if it is not blocked.
 
         Raises:
             NoSuchRun: there is no such run.
@@ -264,9 +263,9 @@ class RunHandle(Generic[R]):
 
     @patient
     async def evict(self) -> bool:
-        """Let the run leave the memory of this process while it waits; what it waits for brings it back, replayed.
+        """Drop the run from this process's memory while it waits; when it continues, it is replayed.
 
-        False if it is not in memory here, or something of it is under way. An engine does so by itself with the runs
+        False if it is not in memory here, or something of it is under way. An engine does this by itself with the runs
         that have waited longest when there are more than `max_resident`.
 
         Raises:
@@ -305,7 +304,7 @@ class RunHandle(Generic[R]):
 
     @patient
     async def state(self) -> dict[str, Any] | None:
-        """Return what the run of a sequence has accumulated: its input, and what its steps added to it.
+        """Return the state of a sequence's run: its input, and what its steps added to it.
 
         Any process can read it, without the code. None if the run is not of a sequence.
         """
@@ -316,7 +315,7 @@ class RunHandle(Generic[R]):
 
     @patient
     async def progress(self) -> Progress:
-        """Return how far the run has come: by the list of a sequence or graph, by what code says or has done."""
+        """Return how far the run has come: by the list of a sequence or graph, or by the reports and steps of code."""
         from holdfast.engine.views.steps import progress_of, progress_of_code, steps_of
 
         row, registry = await self._client.row(self.id), self._client.registry
@@ -329,13 +328,13 @@ class RunHandle(Generic[R]):
 
     @patient
     async def timeline(self) -> list[TimelineItem]:
-        """Return all that happened to the run and was done to it, in order of time."""
+        """Return everything that happened to the run and that operators did to it, in order of time."""
         return await self._client.timeline(self.id)
 
     async def watch(self) -> AsyncIterator[Change]:
         """Yield what happens to the run from now on, whichever engine runs it, until it has ended.
 
-        It is read from the store when something may have happened; the last change is the run's end.
+        It reads the store when something may have happened; the last change is the run's end.
         """
         async for change in self._client.follow(self.id):
             yield change

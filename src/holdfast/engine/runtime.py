@@ -133,5 +133,5 @@ def check_capability(capability: str) -> str:
         BadInput: it is none; the message names them all.
     """
     if capability not in CAPABILITIES:
-        raise BadInput(f"{capability!r} is no capability of a runtime; they are {', '.join(CAPABILITIES)}")
+        raise BadInput(f"{capability!r} is not a capability of a runtime; there are {', '.join(CAPABILITIES)}")
     return capability

@@ -67,4 +67,4 @@ class Settings:
             raise BadInput(f"storage_retry must be a Retry or None, not {self.storage_retry!r}")
         for field in ("lease", "call_patience"):
             if not getattr(self, field):
-                raise BadInput(f"{field} must be longer than nothing")
+                raise BadInput(f"{field} must be longer than zero")

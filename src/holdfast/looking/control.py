@@ -174,7 +174,7 @@ async def check_known(store: Store, run_id: str) -> None:
         NoSuchRun: there is no run with that id.
     """
     if not await store.heads_of([run_id]):
-        raise NoSuchRun(run_id, ", and nothing of one is on record")
+        raise NoSuchRun(run_id, ", and no evidence of one")
 
 
 async def chain_rows(store: Store, run_id: str | None) -> AsyncGenerator[AuditRow | EvidenceRow, None]:

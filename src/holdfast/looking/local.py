@@ -161,7 +161,7 @@ class LocalDesk(LocalActs):
             return await super().bars(**span)
         query = parse(which, self._now, self._zone)
         if query.attention or query.word is not None or span.get("workflow"):
-            raise BadFilter("bars are of a filter with names, as status:failed or customer=c-2210, or of one workflow")
+            raise BadFilter("bars need a filter with names, such as status:failed or customer=c-2210, or one workflow")
         return await bars_of_filter(self._store, query.which, span.get("since"), span.get("until"))
 
     async def why(self, run_id: str, *, relative: bool = False) -> Why:

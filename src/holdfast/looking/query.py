@@ -193,7 +193,7 @@ class _Reading:
         try:
             back = time_back(said)
         except OverflowError:
-            raise BadFilter(f"{name}:{said} lies before the calendar") from None
+            raise BadFilter(f"{name}:{said} is too far in the past") from None
         if back is not None:
             return self._now - int(back.total_seconds() * 1e6), self._now
         try:

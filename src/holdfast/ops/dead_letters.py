@@ -404,7 +404,7 @@ def _same_work(letter: DeadLetter, other: DeadLetter) -> bool:
 
 
 def _check_safe(letter: DeadLetter, steps: Collection[str]) -> None:
-    """Refuse work that may have taken effect, or of which its failure says that trying again is of no use.
+    """Refuse work that may have taken effect, or of which its failure says that trying again is pointless.
 
     Raises:
         NotSafe: saying why.
@@ -412,7 +412,7 @@ def _check_safe(letter: DeadLetter, steps: Collection[str]) -> None:
     if letter.kind == "event" or letter.error is None:
         return
     if not letter.retryable:
-        raise NotSafe("its failure says that trying again is of no use")
+        raise NotSafe("its failure says that trying again is pointless")
     if letter.idempotent or letter.activity in steps or letter.step in steps:
         return
     names = {letter.error.type.rpartition(".")[2], *letter.error.bases}

@@ -80,7 +80,7 @@ class Retention:
             if (age := getattr(self, field)) is not None:
                 micros(age, field)
         if not micros(self.every, "every"):
-            raise BadInput("every must be longer than nothing")
+            raise BadInput("every must be longer than zero")
         micros(self.pause, "pause")
         size: object = self.batch
         if not isinstance(size, int) or not 1 <= size <= 10_000:

@@ -52,7 +52,7 @@ class Tokens:
         if role not in ROLES:
             raise BadInput(f"role must be one of {', '.join(ROLES)}, not {shown(role)}")
         if expires_in is not None and not timedelta(0) < expires_in <= LONGEST:
-            raise BadInput(f"a token lasts for more than nothing and at most {LONGEST.days:,} days")
+            raise BadInput(f"a token must last longer than zero and at most {LONGEST.days:,} days")
         now, id = self._port.clock.now(), secrets.token_hex(6)
         token = f"{PREFIX}{id}_{secrets.token_urlsafe(32)}"
         expires = now + micros(expires_in) if expires_in is not None else None

@@ -132,5 +132,5 @@ def ticks_to_fill(row: ScheduleRow, start: datetime, end: datetime, limit: int, 
     first, last = from_datetime(start, "start"), from_datetime(end, "end")
     ticks = ticks_between(spec_of(row), first, min(last, now + 1), limit + 1)
     if len(ticks) > limit:
-        raise BadInput(f"schedule {row.id!r} has more than {limit:,} ticks in that time; fill it piece by piece")
+        raise BadInput(f"schedule {row.id!r} has more than {limit:,} ticks in that time; backfill shorter periods")
     return ticks

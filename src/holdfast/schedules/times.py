@@ -273,7 +273,7 @@ def _checked_line(line: Any) -> str:
 def _checked_interval(every: timedelta) -> int:
     interval = _checked_duration(every, "every")
     if interval == 0:
-        raise InvalidSchedule("every: an interval of nothing never ends; give one longer than zero")
+        raise InvalidSchedule("every: an interval must be longer than zero")
     return interval
 
 

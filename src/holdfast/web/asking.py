@@ -60,7 +60,9 @@ class Asking:
         try:
             return msgspec.json.decode(answer, type=kind)
         except msgspec.MsgspecError:
-            raise await self._of_another_version(f"answers {method} {path} otherwise than this one reads it") from None
+            raise await self._of_another_version(
+                f"answers {method} {path} in a way that this version cannot read"
+            ) from None
 
     async def _asked(self, method: str, target: str, body: bytes | None) -> tuple[int, bytes]:
         """Return what is answered; a server that is asked too often is asked again when it says, for a while."""

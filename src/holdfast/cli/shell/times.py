@@ -27,7 +27,7 @@ class Moments(click.ParamType[datetime]):
                 "2026-11-01T09:30+01:00"
             ) from None
         except OverflowError:
-            raise BadInput(f"{value} lies before the calendar") from None
+            raise BadInput(f"{value} is too far in the past") from None
         if not _FIRST <= moment.year <= _LAST:
             raise BadInput(f"{value} is no time that runs have: write a year from {_FIRST} to {_LAST}")
         if moment.tzinfo is not None:

@@ -21,7 +21,7 @@ def run_filter(which: dict[str, Any], limit: int, before: int | None) -> RunFilt
     unknown = wanted.keys() - set(RunFilter.__struct_fields__)
     if unknown:
         known = ", ".join(field for field in RunFilter.__struct_fields__ if field not in ("limit", "before"))
-        raise BadInput(f"runs cannot be chosen by {', '.join(sorted(unknown))}; they can by {known}")
+        raise BadInput(f"runs cannot be chosen by {', '.join(sorted(unknown))}, only by {known}")
     for field in ("workflow", "parent", "actor", "tenant", "unique_key"):
         if wanted.get(field) is not None:
             check_text(wanted[field], field, printable=False)

@@ -167,7 +167,7 @@ class Reopener:
             if isinstance(outcome, Done):
                 await self._tell("run.reopened", run_id, how=how)
                 return redo
-        raise CannotReopen(run_id, f"run {run_id!r} changes while it is looked at; try again")
+        raise CannotReopen(run_id, f"run {run_id!r} changed while it was read; try again")
 
     async def _reopening(
         self, row: RunRow, cut: FindCut, judge: Callable[[RunRow, Cut], None], depth: int
@@ -186,7 +186,9 @@ class Reopener:
                 gone = ErrorData(type="NoSuchRun", message=f"child {child_id!r} ended and was deleted meanwhile")
                 messages.append(_child_row(child_id, entries.ChildEnded("failed", error=gone), now))
             elif child.status in AWAY:
-                raise CannotReopen(row.id, f"run {row.id!r} waits for child {child_id!r}, which goes on elsewhere")
+                raise CannotReopen(
+                    row.id, f"run {row.id!r} waits for child {child_id!r}, which continues in another runtime"
+                )
             elif not child.status.is_terminal:
                 unended.append(child_id)
             elif child_id in found.from_beginning:
@@ -254,7 +256,7 @@ class Reopener:
             NotSafe: saying why.
         """
         if row.error is not None and not codec.decode(row.error, ErrorData).retryable:
-            raise NotSafe("its failure says that trying again is of no use")
+            raise NotSafe("its failure says that trying again is pointless")
         from holdfast.engine.views.steps import activities_of
 
         activity_of = activities_of(self._registry, row.workflow, row.version)

@@ -322,7 +322,7 @@ def _check_types(types: Iterable[str]) -> frozenset[str]:
     wanted = frozenset(types)
     for unknown in sorted(wanted - TYPES, key=str):
         if unknown in ("run.pending", "run.running"):
-            raise BadInput(f"an engine does not tell of {unknown!r}: follow one run with run.watch()")
+            raise BadInput(f"an engine does not report {unknown!r}: follow one run with run.watch()")
         from difflib import get_close_matches  # for this error only
 
         near = get_close_matches(str(unknown), TYPES, 1)

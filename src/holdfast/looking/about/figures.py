@@ -117,7 +117,7 @@ async def bars_of_filter(store: Store, which: HeadFilter, since: datetime | None
     end = store.clock.now() if until is None else from_datetime(until, "until")
     first = end - DAY if since is None else from_datetime(since, "since")
     if first >= end:
-        raise BadInput(f"bars from {to_datetime(first)} until {to_datetime(end)}: that is no time at all")
+        raise BadInput(f"bars from {to_datetime(first)} until {to_datetime(end)}: the period is empty")
     slot = next((slot for most, slot in _SLOTS if end - first <= most), DAY)
     if (end - first) // slot > _MOST_SLOTS:
         raise BadInput(f"bars go back {_MOST_SLOTS} days at most")
@@ -150,7 +150,7 @@ async def figure_views(
     end = now if until is None else from_datetime(until, "until")
     first = end - micros(last, "last") if since is None else from_datetime(since, "since")
     if first >= end:
-        raise BadInput(f"figures from {to_datetime(first)} until {to_datetime(end)}: that is no time at all")
+        raise BadInput(f"figures from {to_datetime(first)} until {to_datetime(end)}: the period is empty")
     which = _filter(first, end, workflow, by, now)  # type: ignore[arg-type]  # it is one of By
     page = await store.figures(which)
     if page.partial and by == "time" and which.slot < HOUR:

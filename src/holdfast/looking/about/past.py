@@ -53,7 +53,7 @@ async def past_ticks(
     else:
         ticks = ticks_between(spec, from_datetime(start, "start"), last, n + 1)
         if len(ticks) > n:
-            raise BadInput(f"schedule {row.id!r} has more than {n:,} ticks in that time; look at it piece by piece")
+            raise BadInput(f"schedule {row.id!r} has more than {n:,} ticks in that time; ask for a shorter period")
     ids = [run_id(row.id, tick) for tick in ticks]
     known: dict[str, RunHead] = {}
     statuses: dict[str, str] = {}

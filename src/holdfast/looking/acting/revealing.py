@@ -23,7 +23,7 @@ _NUMBER = re.compile("[0-9]{1,9}")
 async def reveal(desk: Desk, engine: Engine, run_id: str, request: RevealRequest, by: str, reason: str) -> RevealedView:
     """Do what `Desk.reveal` does."""
     if not reason.strip():
-        raise BadInput("a value is revealed for a reason: say why it has to be seen")
+        raise BadInput("revealing a value needs a reason: say why it has to be seen")
     value = value_at(await _payload(desk, run_id, request), request.pointer)
     said = {name: value for name, value in msgspec.structs.asdict(request).items() if value}
     await engine.audit.shown(run_id, "reveal", by=by, reason=reason, detail=said)
@@ -76,5 +76,5 @@ def value_at(payload: Any, pointer: str) -> Any:
             payload = payload[int(name)]
         else:
             there = f"; there are: {', '.join(map(str, list(payload)[:20]))}" if isinstance(payload, dict) else ""
-            raise BadInput(f"nothing stands at {pointer[:200]!r} of this value{there}")
+            raise BadInput(f"there is no value at {pointer[:200]!r} in this value{there}")
     return payload

@@ -28,7 +28,7 @@ def open_key_space(kind: str, rest: str) -> KeyValueStore:
     """
     made = _KINDS.get(kind.lower())
     if made is None:
-        raise BadInput(f"cannot tell what kv+{kind}: is; {_FORMS}")
+        raise BadInput(f"kv+{kind}: is not a known kind of store; {_FORMS}")
     return made(rest)
 
 
@@ -81,7 +81,7 @@ def _redis(scheme: str) -> Callable[[str], KeyValueStore]:
             host, port = parts.hostname, parts.port
             options = parse_qs(parts.query, keep_blank_values=True, strict_parsing=bool(parts.query))
         except ValueError as error:
-            raise BadInput(f"the address of the Redis server is not one; {_FORMS}") from error
+            raise BadInput(f"the address of the Redis server cannot be understood; {_FORMS}") from error
         if not host:
             raise BadInput(f"the address names no server; {_FORMS}")
         space = options.pop("space", [_SPACE])[-1]

@@ -249,7 +249,7 @@ class KeyValueLook(KeyValueConnections):
         self.ready()
 
     async def _through(self, work: Work[T]) -> T:
-        raise ReadOnly(f"{self.path}: was opened to look, and looking changes nothing")
+        raise ReadOnly(f"{self.path}: was opened only to look, which changes nothing")
 
 
 def _database(found: dict[bytes, bytes], schema: int, name: str) -> tuple[apsw.Connection, dict[str, int]]:

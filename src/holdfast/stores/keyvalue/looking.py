@@ -73,4 +73,4 @@ class DirectoryLook(Driver):
         return None
 
     def _refused(self) -> ReadOnly:
-        return ReadOnly(f"{self.path}: was opened to look, and looking changes nothing")
+        return ReadOnly(f"{self.path}: was opened only to look, which changes nothing")

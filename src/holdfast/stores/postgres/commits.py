@@ -46,7 +46,7 @@ class Commits:
                 return await self._append(split.turns), True
             return await self._commit(operations, split), False
         except UnicodeEncodeError as error:
-            raise BadData(f"{self._database.connections.where}: a text is no Unicode: {error}") from error
+            raise BadData(f"{self._database.connections.where}: a text is not valid Unicode: {error}") from error
 
     async def _append(self, turns: Sequence[CommitTurn]) -> list[Outcome]:
         """Write turns that only add facts, in one statement; doing it twice changes nothing."""

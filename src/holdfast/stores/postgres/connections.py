@@ -202,13 +202,13 @@ class PostgresConnections:
         if self.refusal:
             raise StoreClosed(self.refusal)
         if os.getpid() != self._process:
-            raise StoreClosed(f"{self.where}: the store was inherited through a fork; open one of its own here")
+            raise StoreClosed(f"{self.where}: the store was inherited through a fork; open a new one in this process")
 
     def ready_to_write(self) -> None:
         """Refuse a store that was opened to look, too."""
         self.ready()
         if self.look_only:
-            raise ReadOnly(f"{self.where}: was opened to look, and looking changes nothing")
+            raise ReadOnly(f"{self.where}: was opened only to look, which changes nothing")
 
     @property
     def conninfo(self) -> str:

@@ -110,7 +110,7 @@ def check_current(version: int, kind: str, where: str) -> None:
     check_version(version, kind, where)
     last = migrations(kind)[-1][0]
     if version == 0:
-        raise CannotOpen(f"{where}: there is nothing of holdfast in this database yet; an engine makes it on opening")
+        raise CannotOpen(f"{where}: this database has no tables of holdfast yet; an engine creates them when it opens")
     if version < last:
         raise NeedsUpgrade(
             f"{where}: an older holdfast made this database (schema {version}, this one has {last}), and looking "

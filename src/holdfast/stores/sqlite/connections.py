@@ -146,7 +146,7 @@ class SQLiteConnections:
     def abandon(self) -> list[object]:
         """Refuse further use in a forked child and return what must never be closed there (see sqlite_guard)."""
         self.is_open = False
-        self.refusal = f"{self.path}: the store was inherited through a fork; open one of its own in this process"
+        self.refusal = f"{self.path}: the store was inherited through a fork; open a new one in this process"
         self._release_locks()
         ours = [self.writer, self.reader, self._renewer, self.checkpoints and self.checkpoints.connection]
         return [*ours, *self.transactions.handles()]
@@ -322,7 +322,7 @@ class LookOnlyConnections(SQLiteConnections):
         raise self._refused()
 
     def _refused(self) -> ReadOnly:
-        return ReadOnly(f"{self.path}: was opened to look, and looking changes nothing")
+        return ReadOnly(f"{self.path}: was opened only to look, which changes nothing")
 
 
 def transact(db: apsw.Connection, work: Work[T]) -> T:

@@ -222,7 +222,7 @@ def check_same(path: str, opened: os.stat_result) -> None:
     except OSError:
         now = None
     if now is None or (now.st_dev, now.st_ino) != (opened.st_dev, opened.st_ino):
-        raise StoreReplaced(f"{path}: another file was put in the place of the database while it was opened; try again")
+        raise StoreReplaced(f"{path}: another file replaced the database while it was being opened; try again")
 
 
 def _configure(db: apsw.Connection, durability: str) -> None:
