@@ -312,7 +312,7 @@ class StepCrashed(StepError):
 
 
 class StepSkipped(StepError):
-    """The step's condition said no more often than `max_skips` allows."""
+    """The step was skipped more than `max_skips` times."""
 
 
 class KeyConflict(StepError):
