@@ -315,13 +315,13 @@ async def test_after_its_lifespan_a_run_is_given_up_in_good_order(driver, clock,
     async def lasting(ctx: Context) -> str:
         return await ctx.step(long)
 
-    for _ in range(4):
+    while len(calls) < 4:  # on a busy machine a lifespan may be over before the step begins
         standing = await drive(driver, lasting, clock=clock, lifespan=timedelta(milliseconds=20))
         assert (standing.state, standing.until) == ("evicted", await driver.get_alarm())
     may_end.append(True)
     assert (await drive(driver, lasting, clock=clock)).output == "done"
     assert calls == sorted(set(calls)), "no number is given to two attempts"
-    assert calls[-1] == 5
+    assert len(calls) == 5
 
 
 async def test_steps_in_threads_and_all_at_once_work(driver, clock):
