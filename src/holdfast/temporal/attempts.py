@@ -109,10 +109,10 @@ class TemporalBodies:
             context.verb, context.clock = work, self._clock  # type: ignore[assignment]  # as much of a verb as it asks
             why = not_ready(context, definition.settings, self._app)
         except Exception as error:
-            raise _failure(TaskEnd(error=error_to_data(error))) from None
+            raise failure(TaskEnd(error=error_to_data(error))) from None
         if why is not None:
             await _tell(definition.settings.on_skipped, context, why.reason)
-            raise _failure(TaskEnd(skip=why.reason, retry_in=micros(why.retry_in)))
+            raise failure(TaskEnd(skip=why.reason, retry_in=micros(why.retry_in)))
         return await self._outcome(definition, work, context)
 
     async def _outcome(self, definition: Activity[..., Any], work: QueuedWork, context: StepContext) -> RawValue:
@@ -123,14 +123,14 @@ class TemporalBodies:
             result = bytes(end.result)
             if len(result) > MOST_BYTES:
                 error = too_large(f"the result of step {context.step!r}", len(result))
-                raise _failure(TaskEnd(error=error_to_data(error, retryable=False)))
+                raise failure(TaskEnd(error=error_to_data(error, retryable=False)))
             await _tell(settings.on_success, context, codec.decode(result))
             ended = from_datetime(info.started_time) + int((loop.time() - began) * 1e6)  # by the server's clock
             at = self._turns.time_of(ended)
             return await self._turns.ended(info.workflow_run_id or "", context.step, context.attempt, at, result)
         if end.error is not None:
             await _tell(settings.on_failure, context, end.error)
-        raise _failure(end)
+        raise failure(end)
 
     async def _run(self, work: QueuedWork, context: StepContext) -> TaskEnd:
         """Run the body, and say from time to time that this worker lives."""
@@ -150,7 +150,7 @@ class TemporalBodies:
                     _beat()
         except asyncio.CancelledError:
             attempt.stop("the worker stops" if activity.is_worker_shutdown() else "cancelled")
-            raise _failure(TaskEnd(lost="handed back")) from None
+            raise failure(TaskEnd(lost="handed back")) from None
         finally:
             self._turns.bodies.pop(place, None)
         return ended.result()
@@ -203,7 +203,7 @@ def _beat(progress: str | None = None) -> None:
     activity.heartbeat(*([msgspec.json.decode(progress)] if progress else []))
 
 
-def _failure(end: TaskEnd) -> ApplicationError:
+def failure(end: TaskEnd) -> ApplicationError:
     """Return what is raised in place of a result, under the name and message of the error itself."""
     name, message = "NotRun", end.lost or str(end.skip)
     if end.error is not None:

@@ -11,14 +11,16 @@ from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-from temporalio.api.enums.v1 import EventType
+from temporalio.api.enums.v1 import EventType, PendingActivityState
 from temporalio.api.testservice.v1 import LockTimeSkippingRequest, UnlockTimeSkippingRequest
-from temporalio.client import Client, WorkflowExecutionDescription, WorkflowExecutionStatus
+from temporalio.client import AsyncActivityCancelledError, Client, WorkflowExecutionDescription, WorkflowExecutionStatus
 from temporalio.service import RPCError
 from temporalio.testing import WorkflowEnvironment
 
 from holdfast.clock import Instant, from_datetime
+from holdfast.engine.steps.queue.wire import TaskEnd
 from holdfast.errors import CannotOpen, HoldfastError
+from holdfast.temporal.attempts import failure
 from holdfast.temporal.sdk import AGAIN
 from holdfast.testing.clock import JumpingClock
 
@@ -32,6 +34,8 @@ _LONGER = timedelta(seconds=1.5 * AGAIN)
 _PATIENCE = 0.25
 """For how many seconds the server is given the chance to skip time by itself."""
 _LONG_OVERDUE = 20
+_MISSED = 3.0
+"""After how many seconds an attempt without a body is given back."""
 _BETWEEN_EXECUTIONS = timedelta(seconds=1)
 """How long that server waits before a run goes on in another execution."""
 _TASKS = {
@@ -72,6 +76,8 @@ class TimeSkippingServer:
         """Runs that were started, or left by an engine, and that no worker may have in memory yet."""
         self.delayed: dict[str, Instant] = {}
         """When runs begin that were started with a delay, and when those go on that an engine left."""
+        self._missing: dict[tuple[str, str], float] = {}
+        """Since when attempts have no body in any engine, by execution and id."""
         self._overdue = 0
         """How often in a row something was due."""
         self._looking: dict[bool, asyncio.Future[bool]] = {}
@@ -207,6 +213,7 @@ class TimeSkippingServer:
                 continue  # there is none
             if found.task_queue in queues and not await self._has_taken_all(found):
                 return False
+            await self._hand_back(found)
             if found.task_queue in queues:
                 self.begun.discard(run_id)
         return not any(engine.busy(but_for_bodies) for engine in self.engines) and not await self._is_overdue()
@@ -221,6 +228,26 @@ class TimeSkippingServer:
         if self._overdue % _LONG_OVERDUE == 0:
             await self.begin_others()
         return True
+
+    async def _hand_back(self, found: WorkflowExecutionDescription) -> None:
+        """Give back attempts that the server handed to a worker while that stopped, which nobody would ever notice.
+
+        On a cluster their missing heartbeats tell; here a body may take any time, since time jumps.
+        """
+        bodies, now = self.bodies(), asyncio.get_running_loop().time()
+        for pending in found.raw_description.pending_activities:
+            path = pending.activity_id.rpartition(" (attempt ")[0] or pending.activity_id
+            begun = pending.state == PendingActivityState.PENDING_ACTIVITY_STATE_STARTED
+            if not begun or (found.run_id, path) in bodies:
+                self._missing.pop((found.run_id, pending.activity_id), None)
+                continue
+            since = self._missing.setdefault((found.run_id, pending.activity_id), now)
+            if now - since > _MISSED:
+                handle = self.client.get_async_activity_handle(
+                    workflow_id=found.id, run_id=found.run_id, activity_id=pending.activity_id
+                )
+                with suppress(RPCError, AsyncActivityCancelledError):  # it has ended meanwhile
+                    await handle.fail(failure(TaskEnd(lost="handed back")))
 
     async def _has_taken_all(self, found: WorkflowExecutionDescription) -> bool:
         """Whether the server has no task for a run.
