@@ -123,6 +123,7 @@ class TemporalTestEngine(TemporalEngine):
         assert self._turns is not None
         self._turns.time_of, self._turns.stands_still = self._server.time_of, True
         self._turns.lent, self._turns.evicted = self._server.lent, self._server.evicted
+        self._turns.orphans = self._server.begun
 
     async def stop(self, *, grace: timedelta | None = None) -> None:
         server = self._server

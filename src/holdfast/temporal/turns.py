@@ -85,6 +85,8 @@ class Turns:
         """Whether that stands still until it is moved: for tests."""
         self.evicted: dict[str, Evicted] | None = None
         """Open runs that left memory, by their ids, as they were: only for tests."""
+        self.orphans: set[str] = set()
+        """Children whose parent has ended, while somebody notes those that left memory."""
         self.live: dict[tuple[str, str], Any] = {}
         """Those functions, by run and path."""
         self.lent: dict[tuple[str, str], Any] = {}
@@ -119,6 +121,8 @@ class Turns:
                 self.evicted[interpreter.run_id] = Evicted(interpreter.alarms.due, _is_busy(interpreter), children)
             elif _goes_on(interpreter):
                 self.evicted[interpreter.run_id] = Evicted(None, False, children)
+            else:
+                self.orphans.update(children)
         self._soon(self._forget, key)
 
     def stop(self, key: str, path: str) -> None:
