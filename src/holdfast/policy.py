@@ -1,4 +1,4 @@
-"""Retry policies: pure arithmetic over an error, a count and a drawn number."""
+"""Retry policies, and when the next attempt comes: pure arithmetic over an error, a count and a drawn number."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Waiting and sending: sleep, receive, send, publish."""
+"""Waits and messages: what ctx.sleep, receive, send and publish do."""
 
 from __future__ import annotations
 
