@@ -14,6 +14,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Awaitable, Callable
+from functools import partial
 from statistics import median
 from typing import Any
 
@@ -36,12 +37,16 @@ async def add(n: int) -> int:
     return n + 1
 
 
+async def hang() -> None:
+    await asyncio.Event().wait()
+
+
 @workflow
-async def long(ctx: Context) -> None:
+async def long(ctx: Context, *, works: bool) -> None:
     n = 0
     for _ in range(STEPS):
         n = await ctx.step(add, n)
-    await ctx.receive("approved")
+    await (ctx.step(hang) if works else ctx.receive("approved"))
 
 
 @workflow
@@ -89,20 +94,23 @@ async def main(address: str) -> int:
     """Make a long run and fifty that wait, and ask why they do."""
     report = Report()
     async with Engine(address, workflows=[long, waits], retention=None) as engine:
-        await engine.start(long, id="long")
+        waits_long, works_long = [await engine.start(long, works=works, id=f"long-{works}") for works in (False, True)]
         for number in range(ROWS):
             await engine.start(waits, number % 3, id=f"order-{number}")
-        while len((await engine.store.heads(HeadFilter(waiting="message approved"))).heads) < ROWS // 3 * 2 + 1:
+        while len((await engine.store.heads(HeadFilter(waiting="message approved"))).heads) < ROWS - ROWS // 3:
+            await asyncio.sleep(0.05)
+        while not (await waits_long.describe()).waiting_for or len(await works_long.steps()) <= STEPS:
             await asyncio.sleep(0.05)
         desk, store = LocalDesk(engine.store), engine.store
         coded = LocalDesk(engine.store, code=engine.registry)
-        report.tell("why, of a run of a thousand facts", await taken(lambda: desk.why("long")), 5)
-        report.tell("why, with its source line", await taken(lambda: coded.why("long")), 50)
+        for run, what in ((waits_long, "waits"), (works_long, "works")):
+            report.tell(f"why, of a run of a thousand facts that {what}", await taken(partial(desk.why, run.id)), 5)
+            report.tell("why, with its source line", await taken(partial(coded.why, run.id)), 50)
         heads = HeadFilter(limit=ROWS)
         bare, told = await taken(lambda: store.heads(heads)), await taken(lambda: desk.heads(limit=ROWS))
         report.tell("the sentences of a page of fifty", told - bare, 5)
         report.tell("holdfast --help", await asyncio.to_thread(command, "--help"), 150)
-        why = await asyncio.to_thread(command, "why", "long", "--url", address)
+        why = await asyncio.to_thread(command, "why", works_long.id, "--url", address)
         report.tell("holdfast why", why, 300)
     return int(report.over)
 

@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
 from datetime import UTC
 from pathlib import Path
+from typing import Any
 from urllib.parse import parse_qsl
 
 import msgspec
@@ -22,6 +23,7 @@ from tests.support.why_cases import (
     House,
     before,
     charge,
+    encode,
     kill_workers,
     parent,
     quick,
@@ -34,6 +36,7 @@ from tests.support.why_cases import (
 from holdfast import Context, workflow
 from holdfast.contract.heads import RunHead, WorkerAbout
 from holdfast.contract.looking import Looks
+from holdfast.contract.rows import EntryRow
 from holdfast.engine.handle import RunHandle
 from holdfast.looking import LocalDesk
 from holdfast.looking.facts import Facts
@@ -129,6 +132,45 @@ async def test_what_is_undone_is_counted_in_what_a_long_history_has_last(house, 
     assert (await desk.why(run_id)).sentence == CASES["compensating"].sentence
     [progress] = await desk.progress([run_id])
     assert (progress.undone, progress.to_undo) == (1, 2)
+
+
+async def count(n: int) -> int:
+    return n
+
+
+@workflow
+async def counts(ctx: Context, *, beside: bool) -> None:
+    """Have one step under way: begun before sixty others, or after them."""
+    encoding = [ctx.step(encode)] if beside else []
+    for n in range(60):
+        await ctx.step(count, n)
+    await (encoding[0] if beside else ctx.step(encode))
+
+
+@pytest.mark.parametrize("beside", [False, True], ids=["at its end", "at its beginning"])
+async def test_the_step_under_way_is_found_in_a_long_history_of_which_the_end_is_read_first(house, beside, monkeypatch):
+    engine = await house.engine([counts])
+    run = await engine.start(counts, beside=beside, id="order-1")
+    await eventually(lambda: _encodes_after_all(run))
+    store = await house.store()
+    history, read = store.history, []
+
+    async def counted(*args: Any, **options: Any) -> list[EntryRow]:
+        rows = await history(*args, **options)
+        read.append(len(rows))
+        return rows
+
+    monkeypatch.setattr(store, "history", counted)
+    assert (await LocalDesk(store).why("order-1")).sentence.startswith("Step `encode`, attempt 1, since ")
+    if beside:
+        assert read[0] == 100 < read[1], read
+    else:
+        assert read == [100], "what a sentence costs does not grow with the history"
+
+
+async def _encodes_after_all(run: RunHandle[None]) -> bool:
+    steps = {step.path: step.status for step in await run.steps()}
+    return len(steps) == 61 and steps["encode"] == "running" and set(steps.values()) == {"running", "completed"}
 
 
 @workflow

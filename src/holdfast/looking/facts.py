@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
@@ -33,7 +34,9 @@ _KEYS = 20
 _OTHERS = 4_000
 """How many rows are looked at to count the runs that wait for the same."""
 _LAST_FACTS = 2_000
-"""How much of a history is read for the step that a run is at."""
+"""How much of a history is read for the step that a run is at, at most."""
+_AT_FIRST = 100
+"""How much of it is read at first: most often the step under way began there."""
 _MANY_FACTS = 300
 """Of more than so many facts steps are made in a thread."""
 _DRIVEN = (Status.RUNNING, Status.COMPENSATING)
@@ -230,11 +233,16 @@ async def _steps(store: Store, head: RunHead, facts: Facts) -> None:
     from holdfast.engine.views.steps import steps_of
     from holdfast.replay.entry import CompensationAdded, Name
 
-    rows = await store.history(head.key, newest=True, limit=_LAST_FACTS)
-    if len(rows) == _LAST_FACTS:
-        rows = [*await store.facts_of_kind(head.key, Name.kind, rows[0].seq), *rows]
     beats = await store.beats(head.key)
-    steps = await aside(len(rows), lambda: steps_of(head.id, rows, beats, None, head.generation))
+    for limit in (_AT_FIRST, _LAST_FACTS) if head.status is Status.RUNNING else (_LAST_FACTS,):
+        rows = await store.history(head.key, newest=True, limit=limit)
+        whole = len(rows) < limit
+        if not whole:
+            rows = [*await store.facts_of_kind(head.key, Name.kind, rows[0].seq), *rows]
+        steps = await aside(len(rows), partial(steps_of, head.id, rows, beats, None, head.generation))
+        now = [step for step in steps if step.status == "running" and step.started_at is not None]
+        if now or whole:
+            break
     if head.status is Status.BLOCKED:
         if steps:
             facts.last_steps[head.id] = steps[-1].path
@@ -247,7 +255,6 @@ async def _steps(store: Store, head: RunHead, facts: Facts) -> None:
         ]
         after, error = (failed[-1].path, _error_class(failed[-1])) if failed else ("", "")
         facts.undone[head.id] = Undone(done, len({row.location for row in added}), after, error)
-    now = [step for step in steps if step.status == "running" and step.started_at is not None]
     if now:
         facts.steps[head.id] = _running(now[-1])
 
