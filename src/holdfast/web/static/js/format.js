@@ -37,7 +37,17 @@ export function setZone(name) {
   keep("zone", name);
 }
 
-export const zoneName = () => (zone.value === "local" ? Intl.DateTimeFormat().resolvedOptions().timeZone || "UTC" : zone.value);
+export const zoneName = () => (zone.value === "local" ? localZone() : zone.value);
+
+let local = "", asked = 0;
+/** The zone of this machine: asked once a minute, for each question makes an object that is dear to collect. */
+function localZone() {
+  if (Math.abs(Date.now() - asked) > 60e3) {
+    local = Intl.DateTimeFormat().resolvedOptions().timeZone || "UTC";
+    asked = Date.now();
+  }
+  return local;
+}
 
 const formats = new Map();
 function parts(at, seconds) {

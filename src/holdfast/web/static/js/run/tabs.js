@@ -1,5 +1,5 @@
 // The other sides of a run: steps, history, messages, children, evidence and audit.
-import { html, useEffect, useRef, useState } from "../base.js";
+import { html, useEffect, useMemo, useRef, useState } from "../base.js";
 import { get, may, usePicture } from "../api.js";
 import { clock, number, plural, span } from "../format.js";
 import { go, here, ROOT } from "../url.js";
@@ -35,6 +35,7 @@ export function Steps({ steps, partial }) {
 const cut = (text, most = 90) => (text.length > most ? text.slice(0, most) + "…" : text);
 const ROW = 34, WINDOW = 40, PAGE = 500, ARCHIVED = 1000;
 const FAILED = /failed|lost|cancel/;
+const NONE = [];
 
 const problemOf = (error) => (error?.type ? typeName(error.type) + (error.message ? ": " + error.message : "") : plain(error ?? null));
 
@@ -93,11 +94,15 @@ export function History({ id, total, reopened, params }) {
   // What was recorded meanwhile is read from where we are.
   useEffect(() => { if (next === null && items.length && total > items.at(-1).seq) more(items.at(-1).seq); }, [total]);
   const wanted = text.trim().toLowerCase();
-  const old = archived && past.fresh ? past.data.items : [];
-  const found = [...old, ...items].filter((each) => (!failed || FAILED.test(each.kind)) && (!wanted || each.kind.includes(wanted) || each.path.toLowerCase().includes(wanted) || JSON.stringify(each.data).toLowerCase().includes(wanted)));
+  const old = archived && past.fresh ? past.data.items : NONE;
+  // Made again only when facts came or others are wanted: not for each scrolled row of a hundred thousand.
+  const found = useMemo(() => {
+    const all = old.length ? [...old, ...items] : items;
+    return failed || wanted ? all.filter((each) => (!failed || FAILED.test(each.kind)) && (!wanted || each.kind.includes(wanted) || each.path.toLowerCase().includes(wanted) || JSON.stringify(each.data).toLowerCase().includes(wanted))) : all;
+  }, [old, items, failed, wanted]);
   const first = Math.max(0, Math.floor(top / ROW) - 8);
   useEffect(() => { if (next && (first + WINDOW) * 1.5 > found.length) more(next); }, [first, next, found.length]);
-  const shownEntry = found.find((each) => nameOf(each) === shown);
+  const shownEntry = shown === null ? null : found.find((each) => nameOf(each) === shown);
   if (problem && !items.length) return html`<${Trouble} problem=${problem} retry=${() => more(0)} />`;
   return html`<div class="histbar"><label class="field"><span class="vh">Find in the history</span><input type="search" placeholder="kind, path or text" value=${text} onInput=${(e) => turn({ find: e.target.value })} /></label><label class="check"><input type="checkbox" checked=${failed} onChange=${(e) => turn({ failed: e.target.checked ? "yes" : null })} /> failed only</label>${reopened > 0 && html`<label class="check"><input type="checkbox" checked=${archived} onChange=${(e) => turn({ archived: e.target.checked ? "yes" : null })} /> cut away, too</label>`}<span class="dim num">${number(found.length)}${next ? " of those read so far" : ""}</span></div>
     <div class="virtual" ref=${box} onScroll=${(e) => scroll(e.target.scrollTop)} tabindex="0" role="region" aria-label="Facts">
