@@ -21,7 +21,7 @@ from tests.support.waiting import eventually
 from holdfast import Context, activity, workflow
 from holdfast.cli.main import main
 from holdfast.contract.operations import Done
-from holdfast.engine.worker import telling
+from holdfast.engine.worker import self_report
 from holdfast.looking import LocalDesk, doctor
 from holdfast.looking.database import bytes_said
 from holdfast.testing import JumpingClock, TestEngine
@@ -177,7 +177,7 @@ async def test_workers_of_other_code_and_other_versions_are_found(path, monkeypa
     house = House(f"sqlite:///{path}", JumpingClock())
     async with house.engine([sleeper]) as engine:
         assert "workflow sleeper" not in await found(engine)
-        monkeypatch.setattr(telling, "__version__", "9.9.9")
+        monkeypatch.setattr(self_report, "__version__", "9.9.9")
         async with house.engine([other]):
             said = {each.subject: each.said for each in await LocalDesk(engine.store).doctor()}
     assert said["workflow sleeper"] == "workers have 2 different codes of version 1: a run may meet either"

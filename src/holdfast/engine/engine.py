@@ -32,8 +32,8 @@ from holdfast.engine.ctrl_c import interrupts_held
 from holdfast.engine.runs.ends import Rules
 from holdfast.engine.runtime import Runtime, check_capability
 from holdfast.engine.settings import Settings
+from holdfast.engine.shielded import Stopping, Unbroken
 from holdfast.engine.steps.queue.served import Queues
-from holdfast.engine.unbroken import Stopping, Unbroken
 from holdfast.engine.views.health import Health, HealthProbe
 from holdfast.engine.views.observers import Observers, ToTell, Watch
 from holdfast.engine.views.run import Run, run_of

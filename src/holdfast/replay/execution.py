@@ -1,4 +1,4 @@
-"""The execution of one run: apply facts, drive the coroutine until it blocks, and say what it asks for.
+"""The execution of one run: apply facts, drive the coroutine until it blocks or is cancelled, say what it asks for.
 
 A turn is synchronous and pure: given the same function, input and facts it asks for the same things. Facts are applied
 one at a time in their recorded order and the loop is drained after each, so whatever interleaving happened live happens

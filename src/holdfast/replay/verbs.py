@@ -1,4 +1,4 @@
-"""Verbs: what workflow code awaits, each resolved by a fact at its location.
+"""Verbs: what workflow code awaits, each resolved by a fact at its location. `context/api.py` has all of them.
 
 A verb that the code never awaits is a mistake, which fails the run. A verb that is awaited while it is open has a
 callback, so most are never looked at again. A verb that ends without a callback gets a different class, which notes

@@ -21,7 +21,7 @@ from temporalio.common import RawValue, RetryPolicy
 
 from holdfast.clock import from_datetime
 from holdfast.temporal.leaving import ASKED, RunExit
-from holdfast.temporal.others import begin_child, cancel_children, send, send_cancel
+from holdfast.temporal.other_runs import begin_child, cancel_children, send, send_cancel
 from holdfast.temporal.sdk import TAGS, Alarms, Process, end_of, failure_of, now, quietly, seed_of, stopped_before, tags
 from holdfast.temporal.wire import (
     ACTS,

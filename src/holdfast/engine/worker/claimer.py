@@ -20,7 +20,7 @@ from holdfast.engine.runs.runner import Runner
 from holdfast.engine.steps.queue.served import STRICT
 from holdfast.engine.worker.background import BackgroundTasks
 from holdfast.engine.worker.committer import Committer, from_callback
-from holdfast.engine.worker.standing import StandingPauses
+from holdfast.engine.worker.paused_work import StandingPauses
 from holdfast.errors import StoreError
 
 _logger = logging.getLogger("holdfast.engine")

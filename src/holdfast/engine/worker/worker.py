@@ -32,7 +32,7 @@ from holdfast.engine.worker.claimer import TICK, ClaimedRuns, Claimer
 from holdfast.engine.worker.committer import Committer, from_callback
 from holdfast.engine.worker.lease import LeaseKeeper
 from holdfast.engine.worker.limits import LimitKeeper
-from holdfast.engine.worker.telling import about_worker, load_of_worker
+from holdfast.engine.worker.self_report import about_worker, load_of_worker
 from holdfast.errors import StoreError
 from holdfast.events import Events
 from holdfast.limits import Limits

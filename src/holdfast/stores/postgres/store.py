@@ -20,11 +20,11 @@ from holdfast.contract.turns import Lane, StartRun
 from holdfast.errors import StoreError
 from holdfast.stores.liveness import Fate
 from holdfast.stores.postgres.address import Dialect, address_of, dialect_of
+from holdfast.stores.postgres.caller_transactions import Outbox, enclose
 from holdfast.stores.postgres.claims import PostgresClaims
 from holdfast.stores.postgres.commits import Commits
 from holdfast.stores.postgres.connections import PostgresConnections
 from holdfast.stores.postgres.database import Database
-from holdfast.stores.postgres.enclosed import Outbox, enclose
 from holdfast.stores.postgres.errors import translate
 from holdfast.stores.postgres.hints import Hints
 from holdfast.stores.postgres.schema import check_schema, prepare_schema

@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable, Iterator
 from holdfast.clock import Instant
 from holdfast.contract.heads import SCAN_BUDGET, Counted, EndsPage, HeadFilter, HeadPage, RunHead
 from holdfast.contract.rows import TERMINAL, Status
-from holdfast.stores.sql.driving import ALL, IndexDriver, Piece, ask, listed, step
+from holdfast.stores.sql.index_choice import ALL, IndexDriver, Piece, ask, listed, step
 from holdfast.stores.sql.spans import Look, spans
 from holdfast.stores.sql.statements import Statements
 from holdfast.stores.sql.tables import record_of

@@ -51,7 +51,7 @@ Usual = Annotated[T, "usual"]
 class StoredRun(msgspec.Struct, gc=False):
     """A row of `runs`, which a batch reads, changes and writes back.
 
-    What the columns mean is said in the schema of each database.
+    What the columns mean is said in the first migration of each database (`migrations/0010_initial.sql`).
     """
 
     key: int
