@@ -42,6 +42,8 @@ _QUIET_TICK = 0.05
 """How often a worker looks around when nothing has happened for a while: waking up is most of what that costs."""
 _QUIET_AFTER = 2.0
 _TAKE_OVER_EVERY = 1.0
+_MUCH, _LOOKS_EVERY = 1_000, 10.0
+"""A worker with so many operations to commit looks at the store by itself only every so many seconds."""
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.05, 1.0
 _NAMED = 20
 """How many runs are named when they are taken over."""
@@ -108,7 +110,7 @@ class Worker:
         self._tick_handle: asyncio.TimerHandle | None = None
         self._look_again = False
         self._others_may_have_ended = False
-        self._busy_at = self._rescued_at = self._loop.time()
+        self._busy_at = self._rescued_at = self._looked_at = self._loop.time()
         """When something was last seen to happen, and when dead workers were last looked for."""
         self._grace_ends: float | None = None
         """When, by the event loop's clock, a worker that stops waits for bodies no longer."""
@@ -356,7 +358,10 @@ class Worker:
                 self._background.start("take over", self._take_over())
             if self.runner.figures.due(now) and not self._background.busy("figures"):
                 self._background.start("figures", self.runner.figures.add())
-            self.look()  # what another process put into an inbox while its clock was ahead of this one is due by now
+            # What another process put into an inbox while its clock was ahead of this one is due by now. But so is all
+            # that this worker is committing: while ten thousand runs wake, it would read these keys beside them.
+            if self.committer.waiting < _MUCH or now - self._looked_at >= _LOOKS_EVERY:
+                self.look()
             self._evict()
 
     def _hear(self) -> None:
@@ -388,6 +393,7 @@ class Worker:
         With `may_have_ended`, a run that is not in memory here may have ended: callers that wait for one look too.
         """
         self._others_may_have_ended = self._others_may_have_ended or may_have_ended
+        self._looked_at = self._loop.time()
         self._look_again = True
         if not self._background.busy("look"):
             self._background.start("look", self._look_around())

@@ -178,7 +178,7 @@ class PostgresStatements:
             rows = [(*row, self._numbers()) for row in rows]
         return await found(await self.ask(name, rows))
 
-    async def each(self, name: str, rows: Sequence[Row]) -> Iterable[tuple[Value, ...]]:
+    async def runs(self, name: str, rows: Sequence[Row]) -> Sequence[Row]:
         return await self.read(name, rows)
 
     async def ask(self, name: str, rows: Sequence[Row]) -> list[AsyncRawCursor[Any]]:

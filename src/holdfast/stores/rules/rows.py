@@ -7,7 +7,6 @@ rewrite or delete; `write_rows` writes all of that in a few statements.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from copy import copy
 from itertools import takewhile
 
 from msgspec.structs import astuple
@@ -29,7 +28,14 @@ from holdfast.contract.operations import (
 from holdfast.contract.rows import EntryRow, InboxKind, Message
 from holdfast.contract.turns import CommitTurn, StartRun
 from holdfast.stores.sql.statements import Statements
-from holdfast.stores.sql.tables import Row, StoredRun, changes_of, unusual_changes_of, usual_changes_of
+from holdfast.stores.sql.tables import (
+    Row,
+    StoredRun,
+    changes_of,
+    unusual_changes_in,
+    unusual_changes_of,
+    usual_changes_of,
+)
 
 _COMPLETED = (None, None, None)
 """What there is beside the output of a run that completed: no error, no compensation, no failed step."""
@@ -42,7 +48,7 @@ class BatchRows:
         self.statements = statements
         self._last_key: int | None = None
         self._runs: dict[int, StoredRun] = {}
-        self._as_read: dict[int, StoredRun] = {}
+        self._as_read: dict[int, Row] = {}
         """Those runs as they are stored, as long as that is known."""
         self._ids: dict[str, StoredRun | None] = {}
         self._alive: dict[str, bool] = {}
@@ -105,7 +111,7 @@ class BatchRows:
         return self._ids[id]
 
     async def _load(self, statement: str, rows: Sequence[Row]) -> None:
-        for row in await self.statements.each(statement, rows):
+        for row in await self.statements.runs(statement, rows):
             self.adopt(row)
 
     def adopt(self, row: Row) -> StoredRun:
@@ -113,7 +119,7 @@ class BatchRows:
         run = StoredRun(*row)  # type: ignore[arg-type]  # columns as in StoredRun
         known = self._runs.setdefault(run.key, run)
         if known is run:
-            self._as_read[run.key] = copy(run)
+            self._as_read[run.key] = row
         self._ids[known.id] = known
         return known
 
@@ -273,7 +279,7 @@ class BatchRows:
         unusual: list[Row] = []
         for key, run in self._changed.items():
             before = self._as_read.pop(key, None)  # from here on it is not as it was read
-            if before is not None and unusual_changes_of(run) == unusual_changes_of(before):
+            if before is not None and unusual_changes_of(run) == unusual_changes_in(before):
                 usual.append(usual_changes_of(run))
             else:
                 unusual.append(changes_of(run))

@@ -6,7 +6,7 @@ code runs from beginning to end at once: see `at_once`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from typing import Any, Protocol, TypeVar
 
 from holdfast.stores.sql.tables import Row, Value
@@ -23,11 +23,8 @@ class Statements(Protocol):
     async def read(self, name: str, rows: Sequence[Row]) -> list[tuple[Value, ...]]:
         """Return what a statement finds."""
 
-    async def each(self, name: str, rows: Sequence[Row]) -> Iterable[tuple[Value, ...]]:
-        """Return the same to be taken one by one, all of it before anything else is asked.
-
-        Thousands of rows at once are work for the garbage collector, of which each by itself is none.
-        """
+    async def runs(self, name: str, rows: Sequence[Row]) -> Sequence[Row]:
+        """Return what a statement finds whose columns are those of a stored run: thousands of them, perhaps."""
 
     async def write(self, name: str, rows: Sequence[Row]) -> None:
         """Run a statement for its effect."""

@@ -10,7 +10,7 @@ import re
 from collections.abc import Mapping, Sequence
 from functools import cache
 from inspect import get_annotations
-from operator import attrgetter
+from operator import attrgetter, itemgetter
 from typing import Annotated, NamedTuple, TypeVar, get_type_hints
 
 import msgspec
@@ -153,6 +153,11 @@ usual_changes_of = attrgetter(*(name for name, _ in USUAL))
 
 unusual_changes_of = attrgetter(*(name for name, _ in CHANGING if name not in dict(USUAL)))
 """Return those of the columns of a run that change, and do so seldom."""
+
+unusual_changes_in = itemgetter(
+    *(place for place, (name, _) in enumerate(RUN) if name in dict(CHANGING) and name not in dict(USUAL))
+)
+"""Return the same of a row of `runs` as it was read."""
 
 
 class Table(NamedTuple):
