@@ -16,6 +16,7 @@ from holdfast.engine.worker.committer import Committer
 async def test_a_worker_that_has_much_to_commit_does_not_read_all_of_it_each_second(path: Path, monkeypatch):
     """G7 But it looks every ten seconds all the same: a row from a clock that was ahead is found by nothing else."""
     monkeypatch.setattr(workers, "_TAKE_OVER_EVERY", 0.0)
+    monkeypatch.setattr(workers, "_LOOKS_EVERY", 1 << 62)
     async with Engine(str(path)) as engine:
         worker, asked = engine._working(), []
         due = worker._store.due
@@ -34,7 +35,7 @@ async def test_a_worker_that_has_much_to_commit_does_not_read_all_of_it_each_sec
         assert not worker._background.busy("look"), "ten thousand commits are under way"
         assert not asked
 
-        worker._looked_at -= 10
+        monkeypatch.setattr(workers, "_LOOKS_EVERY", 1)
         worker.tick()
         await eventually(lambda: asyncio.sleep(0, bool(asked)))
         monkeypatch.undo()

@@ -42,7 +42,7 @@ _QUIET_TICK = 0.05
 """How often a worker looks around when nothing has happened for a while: waking up is most of what that costs."""
 _QUIET_AFTER = 2.0
 _TAKE_OVER_EVERY = 1.0
-_MUCH, _LOOKS_EVERY = 1_000, 10.0
+_MUCH, _LOOKS_EVERY = 1_000, 10
 """A worker with so many operations to commit looks at the store by itself only every so many seconds."""
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.05, 1.0
 _NAMED = 20
@@ -110,7 +110,7 @@ class Worker:
         self._tick_handle: asyncio.TimerHandle | None = None
         self._look_again = False
         self._others_may_have_ended = False
-        self._busy_at = self._rescued_at = self._looked_at = self._loop.time()
+        self._busy_at = self._rescued_at = self._loop.time()
         """When something was last seen to happen, and when dead workers were last looked for."""
         self._grace_ends: float | None = None
         """When, by the event loop's clock, a worker that stops waits for bodies no longer."""
@@ -360,7 +360,7 @@ class Worker:
                 self._background.start("figures", self.runner.figures.add())
             # What another process put into an inbox while its clock was ahead of this one is due by now. But so is all
             # that this worker is committing: while ten thousand runs wake, it would read these keys beside them.
-            if self.committer.waiting < _MUCH or now - self._looked_at >= _LOOKS_EVERY:
+            if self.committer.waiting < _MUCH or int(now) % _LOOKS_EVERY == 0:
                 self.look()
             self._evict()
 
@@ -393,7 +393,6 @@ class Worker:
         With `may_have_ended`, a run that is not in memory here may have ended: callers that wait for one look too.
         """
         self._others_may_have_ended = self._others_may_have_ended or may_have_ended
-        self._looked_at = self._loop.time()
         self._look_again = True
         if not self._background.busy("look"):
             self._background.start("look", self._look_around())
