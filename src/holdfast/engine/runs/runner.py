@@ -46,14 +46,11 @@ from holdfast.limits import Limits
 from holdfast.logs import Lines
 from holdfast.payloads.errors import loggable
 from holdfast.replay import entry as entries
-from holdfast.replay.ending import LIMBO
 from holdfast.replay.journal import CANCEL
 from holdfast.replay.loop import is_done
 from holdfast.replay.turn import Ending, Turn
 
 _logger = logging.getLogger("holdfast.engine")
-_NOT_FREED = """run %s of workflow %r cannot be freed: its code catches even being closed (`except BaseException` in a \
-loop), so its memory is kept until this process ends"""
 
 
 class Runner:
@@ -461,11 +458,13 @@ class Runner:
                 self.outlasting.give_up(resident)
             if not resident.phase:
                 self.departures.hand_back(resident)
+        self.departures.free()
 
     def drop_all(self) -> None:
         """Forget every run in memory; the store has them."""
         for resident in list(self.residents.values()):
             self.drop(resident)
+        self.departures.free()
 
     def keep(self, resident: Resident) -> None:
         """Have a run in memory from now on."""
@@ -488,7 +487,4 @@ class Runner:
         if resident.aside is not None:
             self.outlasting.drop(resident, "the run left this worker")
             self.attempts.callbacks.drop(resident)
-        stubborn = len(LIMBO)
-        resident.execution.drop()
-        if len(LIMBO) > stubborn:
-            _logger.warning(_NOT_FREED, resident.id, resident.workflow.name)
+        self.departures.let_go(resident, later=standing is not None and not self.stopping)

@@ -135,16 +135,17 @@ class BatchRows:
         if len(operations) == 1:
             return
         turns = [operation for operation in operations if isinstance(operation, CommitTurn)]
-        await self.load_keys(turn.key for turn in turns)
-        ids = dict.fromkeys(named for operation in operations for named in ids_of(operation))
+        await self.load_keys([turn.key for turn in turns])
+        naming = operations if len(turns) < len(operations) else [turn for turn in turns if turn.sends or turn.children]
+        ids = dict.fromkeys(named for operation in naming for named in ids_of(operation))
         if ids:
             self._ids.update((id, None) for id in ids if id not in self._ids)
             await self._load("run_by_id", [(id,) for id in ids])
-        starts = [id for operation in operations for id in new_ids_of(operation)]
+        starts = [id for operation in naming for id in new_ids_of(operation)]
         if starts:
             await self._load_tombstones(starts)
-        ending = [self._runs[turn.key].parent_key for turn in turns if turn.end and turn.key in self._runs]
-        await self.load_keys(parent for parent in ending if parent)
+        ending = [run.parent_key for turn in turns if turn.end and (run := self._runs.get(turn.key))]
+        await self.load_keys([parent for parent in ending if parent])
         moved: dict[int, int] = {}
         for turn in turns:
             if turn.state and turn.key in self._runs and self._runs[turn.key].inbox > turn.state.seen:
