@@ -31,6 +31,7 @@ from holdfast.replay.turn import Turn
 
 _logger = logging.getLogger("holdfast.engine")
 _ALL_SEEN = 1 << 62
+_MANY = 100
 _FREED_AFTER, _FREED_FOR, _FREED_EVERY = 0.1, 0.002, 0.02
 """After how many seconds completed runs are freed, and for how long of each so many seconds."""
 _NOT_FREED = """run %s of workflow %r cannot be freed: its code catches even being closed (`except BaseException` in a \
@@ -54,12 +55,12 @@ class Departures:
         """Runs that are not in memory any more but for what is to be freed of them."""
 
     def let_go(self, resident: Resident, *, later: bool) -> None:
-        """Free what a run that is dropped has in memory: of one that completed `later`, after callers have its result.
+        """Free what a run that is dropped has in memory: of one that completed `later`, after others have completed.
 
-        To free ten thousand runs takes a tenth of the time in which they wake and complete. What has more than its own
-        task is freed at once, because closing a task may run code.
+        To free ten thousand runs takes a tenth of the time in which they wake and complete. It is done at once where
+        few outcomes are handed out, and for what has more than its own task, because closing a task may run code.
         """
-        if not later or len(resident.execution.loop.tasks) > 1:
+        if not later or self._committer.in_hand < _MANY or len(resident.execution.loop.tasks) > 1:
             _free(resident)
             return
         if not self._completed:
