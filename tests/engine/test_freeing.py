@@ -43,8 +43,8 @@ def noting(engine: Engine, monkeypatch: Any) -> list[Any]:
 async def test_completed_runs_are_freed_soon_after_their_callers_have_the_results(path: Path, monkeypatch):
     async with Engine(str(path), workflows=[quick]) as engine:
         dropped = noting(engine, monkeypatch)
-        await asyncio.gather(*(engine.execute(quick, n) for n in range(500)))
-        assert len(dropped) == 500
+        await asyncio.gather(*(engine.execute(quick, n) for n in range(1_000)))
+        assert len(dropped) == 1_000
         assert any(ref() is not None for ref in dropped), "not while results are handed out"
         await eventually(lambda: asyncio.sleep(0, all(ref() is None for ref in dropped)))
 
@@ -52,16 +52,16 @@ async def test_completed_runs_are_freed_soon_after_their_callers_have_the_result
 async def test_runs_that_completed_just_before_the_engine_stops_are_freed_with_it(path: Path, monkeypatch):
     async with Engine(str(path), workflows=[quick]) as engine:
         dropped = noting(engine, monkeypatch)
-        await asyncio.gather(*(engine.execute(quick, n) for n in range(500)))
+        await asyncio.gather(*(engine.execute(quick, n) for n in range(1_000)))
         left = len(engine._working().runner.departures._completed)
     assert left
-    assert len(dropped) == 500
+    assert len(dropped) == 1_000
     assert all(ref() is None for ref in dropped)
 
 
 async def test_a_run_that_has_more_than_its_own_task_is_freed_at_once(path: Path, monkeypatch):
     async with Engine(str(path), workflows=[with_a_task_left]) as engine:
         dropped = noting(engine, monkeypatch)
-        await asyncio.gather(*(engine.execute(with_a_task_left) for _ in range(500)))
-        assert len(dropped) == 500
+        await asyncio.gather(*(engine.execute(with_a_task_left) for _ in range(1_000)))
+        assert len(dropped) == 1_000
         assert not engine._working().runner.departures._completed

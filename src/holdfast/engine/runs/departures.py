@@ -31,7 +31,7 @@ from holdfast.replay.turn import Turn
 
 _logger = logging.getLogger("holdfast.engine")
 _ALL_SEEN = 1 << 62
-_MANY = 100
+_MANY = 500
 _FREED_AFTER, _FREED_FOR, _FREED_EVERY = 0.1, 0.002, 0.02
 """After how many seconds completed runs are freed, and for how long of each so many seconds."""
 _NOT_FREED = """run %s of workflow %r cannot be freed: its code catches even being closed (`except BaseException` in a \
