@@ -36,8 +36,8 @@ ACTS = {
     ),
     "retry": ActWords(
         "Retry", "retried",
-        "It goes on from the step that failed. What is done stays done, and keeps its keys.",
-        "They go on from the steps that failed. What is done stays done, and keeps its keys.",
+        "It goes on from the step that failed. What is done and was not undone stays done, and keeps its keys.",
+        "They go on from the steps that failed. What is done and was not undone stays done, and keeps its keys.",
     ),
     "rerun": ActWords(
         "Rerun", "run again",

@@ -64,6 +64,23 @@ async def test_no_words_of_a_timeline_lie_over_each_other(blocked_shop, looker, 
         await looker.page.goto("about:blank")
 
 
+async def test_menus_are_inside_a_narrow_window_and_lead_to_the_settings(shop, site, looker):
+    await shops.the_order(shop)
+    await looker.page.set_viewport_size({"width": 420, "height": 900})
+    for path, opens in (
+        ("/runs/order-88405", ".head button:has-text('More')"),
+        ("/runs", "button[aria-label*='Menu']"),
+    ):
+        await looker.open(path)
+        await (await looker.sees(opens)).click()
+        box = await (await looker.sees(".menu")).bounding_box()
+        assert box is not None
+        assert box["x"] >= 0, path
+        assert box["x"] + box["width"] <= 420, path
+    await looker.page.get_by_role("menuitem", name="Settings").click()
+    await looker.sees("h1", "Settings")
+
+
 OVERLAPS = """() => {
   const wrong = [];
   const box = (each) => each.getBoundingClientRect();

@@ -14,7 +14,7 @@ export const ACTS = {
   resume: { verb: "Resume", past: "resumed", role: "operator", fits: ["paused", "cancelled"],
     one: "It goes on where it was.", many: "They go on where they were." },
   retry: { verb: "Retry", past: "retried", role: "operator", fits: ["failed"],
-    one: "It goes on from the step that failed. What is done stays done, and keeps its keys.", many: "They go on from the steps that failed. What is done stays done, and keeps its keys." },
+    one: "It goes on from the step that failed. What is done and was not undone stays done, and keeps its keys.", many: "They go on from the steps that failed. What is done and was not undone stays done, and keeps its keys." },
   rerun: { verb: "Rerun", past: "run again", role: "operator", fits: TERMINAL,
     one: "A step and all after it are done again, with the code there is now.", many: "They are done again from their beginning, with the code there is now." },
   recover: { verb: "Recover", past: "recovered", role: "operator", fits: ["blocked"],

@@ -73,7 +73,7 @@ function NewToken() {
     <label class="field"><span>Name, as the audit trail will have it</span><input type="text" autocomplete="off" value=${given.name} onInput=${(e) => set({ name: e.target.value })} data-first /></label>
     ${choice("role", "Role", { viewer: "viewer: sees all but payloads", reader: "reader: sees payloads, too", operator: "operator: acts on runs, letters and schedules", admin: "admin: may do everything" })}${choice("expires", "May be used for", LASTS)}
     <${Reason} value=${given.reason} set=${(reason) => set({ reason })} />
-    <${Command} spellings=${{ cli: ["holdfast token create --name", quoted(given.name || "kim"), "--role", given.role, "--expires", given.expires || "never", given.reason && "--reason " + quoted(given.reason)].filter(Boolean).join(" ") }} /><//>`;
+    <${Command} spellings=${{ cli: ["holdfast token create --name", quoted(given.name || "NAME"), "--role", given.role, "--expires", given.expires || "never", given.reason && "--reason " + quoted(given.reason)].filter(Boolean).join(" ") }} /><//>`;
 }
 addKind("token", NewToken);
 
