@@ -111,8 +111,9 @@ def test_examples_do_on_a_server_what_they_say(kept_schema, tmp_path, capsys, mo
 def _run(
     example: str, words: list[str], capsys: pytest.CaptureFixture[str], database: str = "sqlite:///holdfast.db"
 ) -> None:
-    if "restore" in words or words[0] == "import":
-        before = ["db", "backup", "monday.db"] if "restore" in words else ["export", "holdfast.db", "monday.json"]
+    restores = words[0] == "restore" or words[:2] == ["db", "restore"]
+    if restores or words[0] == "import":
+        before = ["db", "backup", "monday.db"] if restores else ["export", "holdfast.db", "monday.json"]
         assert Answer(capsys, *before).code == 0
     if {"LETTER", "019a8b1c-0000-7000-8000-000000000000"} & {*words}:
         letter = json.loads(Answer(capsys, "letters", "list", "--json").out)["items"][0]["id"]
